@@ -1,0 +1,103 @@
+"""The rollout forest in memory: nodes, and the arrays that the mathematics works on.
+
+Axis suffixes: `_N` nodes, `_L` leaves. All arrays are indexed by `node_id`, which equals the row number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from components.tree.schema import Node, Origin, Status, nodes_to_table, table_to_nodes
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The trees of one iteration.
+
+    The list is read-only once the forest is made: the arrays below are computed once.
+
+    Raises:
+        ValueError: if a node's id is not its row number, or a parent does not come before its child in the same tree.
+    """
+
+    nodes: list[Node]
+
+    def __post_init__(self) -> None:
+        for row, node in enumerate(self.nodes):
+            if node.node_id != row:
+                raise ValueError(f"row {row} holds node_id {node.node_id}; a forest's node ids are its row numbers")
+            if node.parent_id >= row or (node.parent_id < 0) != (node.origin == Origin.ROOT):
+                raise ValueError(f"node {row}: parent_id {node.parent_id} must name an earlier row (-1 exactly at a root)")
+            if node.parent_id >= 0 and self.nodes[node.parent_id].tree_id != node.tree_id:
+                raise ValueError(f"node {row}: parent {node.parent_id} lies in another tree")
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> Forest:
+        return cls(table_to_nodes(table))
+
+    def to_table(self) -> pa.Table:
+        return nodes_to_table(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @cached_property
+    def parent_N(self) -> np.ndarray:
+        """Row of each node's parent, -1 at roots; int64."""
+        return np.array([n.parent_id for n in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def tree_N(self) -> np.ndarray:
+        """Tree of each node; int64."""
+        return np.array([n.tree_id for n in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def turn_N(self) -> np.ndarray:
+        return np.array([n.turn for n in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def is_root_N(self) -> np.ndarray:
+        return self.parent_N < 0
+
+    @cached_property
+    def is_terminal_N(self) -> np.ndarray:
+        """Whether a rollout ends at the node; bool."""
+        return np.array([n.is_terminal for n in self.nodes], dtype=bool)
+
+    @cached_property
+    def is_counterfactual_N(self) -> np.ndarray:
+        return np.array([n.origin == Origin.COUNTERFACTUAL for n in self.nodes], dtype=bool)
+
+    @cached_property
+    def reward_N(self) -> np.ndarray:
+        """Terminal reward, NaN at inner nodes and at leaves that could not be scored; float64."""
+        return np.array(
+            [n.reward if n.is_terminal and n.status == Status.OK and n.reward is not None else np.nan for n in self.nodes],
+            dtype=np.float64,
+        )
+
+    @cached_property
+    def leaves_L(self) -> np.ndarray:
+        """Rows of all terminal nodes, scored or not; int64."""
+        return np.flatnonzero(self.is_terminal_N)
+
+    @cached_property
+    def scored_L(self) -> np.ndarray:
+        """Rows of the terminal nodes that carry a reward; int64."""
+        return np.flatnonzero(self.is_terminal_N & np.isfinite(self.reward_N))
+
+    def path(self, node_id: int) -> list[int]:
+        """Rows from the root to `node_id`, both included."""
+        rows = []
+        while node_id >= 0:
+            rows.append(node_id)
+            node_id = self.nodes[node_id].parent_id
+        return rows[::-1]
+
+    def prefix_ids(self, node_id: int) -> list[int]:
+        """Token ids of the history up to and including `node_id`: the exact sequence that the policy saw and sampled."""
+        return [token for row in self.path(node_id) for token in self.nodes[row].token_ids]
