@@ -96,5 +96,5 @@ class Allocator(Protocol):
     def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         """Stage 1, before sampling: bare rollouts for each prompt of the pool, int64 (P,)."""
 
-    def plan_continuations(self, anchors: Anchors, roots_P: np.ndarray, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-        """Stage 2, after verification: further rollouts for each anchor, int64 (A,). `roots_P[tree]` is the tree's m_i."""
+    def plan_continuations(self, anchors: Anchors, bare: np.ndarray, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        """Stage 2, after verification: further rollouts for each anchor, int64 (A,). `bare[tree]` is that tree's m_i."""
