@@ -1,0 +1,35 @@
+"""Where the rollouts go: the planners of TRACE and the rival rules, by the names used in params.yaml."""
+
+from components.allocation.base import Allocator, Anchors, Belief, Seen, Shape
+from components.allocation.entropy_tree import EntropyTree
+from components.allocation.filtered import GrpoFilter, PclFilter
+from components.allocation.grpo import Grpo
+from components.allocation.infotree import InfoTree
+from components.allocation.knapsack import Knapsack
+from components.allocation.mopps import Mopps
+from components.allocation.pcl import Pcl
+from components.allocation.react import React
+from components.allocation.reinforce_ada import ReinforceAda
+from components.allocation.trace import Trace
+from components.allocation.treepo import TracePrefix, TraceRoot, TreePO
+from components.allocation.vip import Vip
+
+ARMS: dict[str, Allocator] = {
+    "react": React(),
+    "grpo": Grpo(),
+    "grpo-filter": GrpoFilter(),
+    "pcl": Pcl(),
+    "pcl-filter": PclFilter(),
+    "treepo": TreePO(),
+    "entropy-tree": EntropyTree(),
+    "trace-root": TraceRoot(),
+    "trace-prefix": TracePrefix(),
+    "trace": Trace(),
+    "mopps": Mopps(),
+    "knapsack": Knapsack(),
+    "reinforce-ada": ReinforceAda(),
+    "vip": Vip(),
+    "infotree": InfoTree(),
+}
+
+__all__ = ["ARMS", "Allocator", "Anchors", "Belief", "Seen", "Shape"]

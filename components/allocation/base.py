@@ -6,7 +6,7 @@ A bare rollout from a root costs 1 unit, a continuation from a prefix half a uni
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -22,16 +22,41 @@ class Belief:
     Attributes:
         mean_A: Mean of V, in [0, 1]; float64.
         concentration_A: alpha + beta of the Beta law; `inf` where V is taken to equal its mean (the plug-in of Eq. 12).
+
+    Raises:
+        ValueError: if the shapes differ, a mean lies outside [0, 1] or a concentration is not positive (NaN included).
     """
 
     mean_A: np.ndarray
     concentration_A: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.mean_A.shape != self.concentration_A.shape:
+            raise ValueError(f"{self.mean_A.shape} means, but {self.concentration_A.shape} concentrations")
+        for name, values, good in (
+            ("mean", self.mean_A, (self.mean_A >= 0) & (self.mean_A <= 1)),
+            ("concentration", self.concentration_A, self.concentration_A > 0),
+        ):
+            if not good.all():
+                row = int(np.argmin(good))
+                raise ValueError(f"row {row} of a belief has {name} {values[row]}")
 
     @classmethod
     def point(cls, mean_A: np.ndarray) -> Belief:
         """A belief that takes every mean for the truth."""
         mean_A = np.asarray(mean_A, dtype=np.float64)
         return cls(mean_A, np.full(mean_A.shape, np.inf))
+
+    @classmethod
+    def ignorant(cls, size: int) -> Belief:
+        """The belief of one who knows nothing: uniform on [0, 1], Beta(1, 1)."""
+        return cls(np.full(size, 0.5), np.full(size, 2.0))
+
+    def after(self, successes_A: np.ndarray, failures_A: np.ndarray) -> Belief:
+        """The belief after outcomes of rollouts through each anchor (Bayes' rule); a point belief stays as it is."""
+        seen_A = (successes_A + failures_A) / self.concentration_A
+        mean_A = (self.mean_A + successes_A / self.concentration_A) / (1.0 + seen_A)
+        return Belief(np.clip(mean_A, 0.0, 1.0), self.concentration_A * (1.0 + seen_A))
 
     def __len__(self) -> int:
         return len(self.mean_A)
@@ -53,6 +78,10 @@ class Anchors:
         turn_A: Depth; 0 at roots; int64.
         successes_A, failures_A: Scored factual leaves below the anchor, by outcome; int64.
         belief: Predicted chance of success at the anchor.
+        surprisal_A: Mean of -log p over the action tokens that were sampled right after the anchor, in nats: an
+            estimate of the policy's entropy there. NaN where unknown; None where nobody measured it. float64.
+        suffix_tokens_A: Mean number of tokens generated from the anchor to the end of its factual rollouts: what one
+            more continuation can be expected to cost. NaN where unknown; None where nobody measured it. float64.
     """
 
     node_A: np.ndarray
@@ -61,9 +90,45 @@ class Anchors:
     successes_A: np.ndarray
     failures_A: np.ndarray
     belief: Belief
+    surprisal_A: np.ndarray | None = None
+    suffix_tokens_A: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.node_A)
+
+    @property
+    def is_prefix_A(self) -> np.ndarray:
+        """Whether the anchor is a prefix, not a root; bool."""
+        return self.turn_A > 0
+
+    def with_belief(self, belief: Belief) -> Anchors:
+        """The same anchors, with what a predictor says of them.
+
+        Raises:
+            ValueError: if the belief has another length.
+        """
+        if len(belief) != len(self):
+            raise ValueError(f"{len(belief)} beliefs for {len(self)} anchors")
+        return replace(self, belief=belief)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What stage 1 has brought so far in this iteration, for each prompt of the pool.
+
+    Attributes:
+        sampled_P: Bare rollouts sampled, scored or not; int64.
+        successes_P, failures_P: Scored ones, by outcome; int64.
+    """
+
+    sampled_P: np.ndarray
+    successes_P: np.ndarray
+    failures_P: np.ndarray
+
+    @property
+    def is_mixed_P(self) -> np.ndarray:
+        """Whether the prompt's rollouts hold both outcomes; bool."""
+        return (self.successes_P > 0) & (self.failures_P > 0)
 
 
 @dataclass(frozen=True)
@@ -96,5 +161,27 @@ class Allocator(Protocol):
     def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         """Stage 1, before sampling: bare rollouts for each prompt of the pool, int64 (P,)."""
 
-    def plan_continuations(self, anchors: Anchors, bare: np.ndarray, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-        """Stage 2, after verification: further rollouts for each anchor, int64 (A,). `bare[tree]` is that tree's m_i."""
+    def refill(self, pool: Belief, seen: Seen, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        """Stage 1 again, after each verification: further bare rollouts, int64 (P,); all zero when stage 1 is over."""
+
+    def plan_continuations(
+        self, anchors: Anchors, bare: np.ndarray, shape: Shape, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Stage 2, after verification: further rollouts for each anchor, int64 (A,); `bare[tree]` is m_i."""
+
+
+class OneRound:
+    """What most arms share: stage 1 is a single round, and there is no stage 2."""
+
+    def refill(self, pool: Belief, seen: Seen, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        return np.zeros(len(pool), dtype=np.int64)
+
+    def plan_continuations(
+        self, anchors: Anchors, bare: np.ndarray, shape: Shape, rng: np.random.Generator
+    ) -> np.ndarray:
+        return np.zeros(len(anchors), dtype=np.int64)
+
+
+def cost(anchors: Anchors, counts_A: np.ndarray) -> float:
+    """Units that further rollouts at anchors cost: 1 at a root, a half at a prefix (App. E.5)."""
+    return float(np.where(anchors.is_prefix_A, CONTINUATION_COST, ROOT_COST) @ counts_A)

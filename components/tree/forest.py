@@ -31,7 +31,9 @@ class Forest:
             if node.node_id != row:
                 raise ValueError(f"row {row} holds node_id {node.node_id}; a forest's node ids are its row numbers")
             if node.parent_id >= row or (node.parent_id < 0) != (node.origin == Origin.ROOT):
-                raise ValueError(f"node {row}: parent_id {node.parent_id} must name an earlier row (-1 exactly at a root)")
+                raise ValueError(
+                    f"node {row}: parent_id {node.parent_id} must name an earlier row (-1 exactly at a root)"
+                )
             if node.parent_id >= 0 and self.nodes[node.parent_id].tree_id != node.tree_id:
                 raise ValueError(f"node {row}: parent {node.parent_id} lies in another tree")
 
@@ -76,9 +78,22 @@ class Forest:
     def reward_N(self) -> np.ndarray:
         """Terminal reward, NaN at inner nodes and at leaves that could not be scored; float64."""
         return np.array(
-            [n.reward if n.is_terminal and n.status == Status.OK and n.reward is not None else np.nan for n in self.nodes],
+            [
+                n.reward if n.is_terminal and n.status == Status.OK and n.reward is not None else np.nan
+                for n in self.nodes
+            ],
             dtype=np.float64,
         )
+
+    @cached_property
+    def action_tokens_N(self) -> np.ndarray:
+        """Sampled tokens of each node, the ones that are trained on; int64."""
+        return np.array([sum(n.is_action) for n in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def tokens_N(self) -> np.ndarray:
+        """Tokens of each node, observations included; int64."""
+        return np.array([len(n.token_ids) for n in self.nodes], dtype=np.int64)
 
     @cached_property
     def leaves_L(self) -> np.ndarray:
@@ -99,5 +114,5 @@ class Forest:
         return rows[::-1]
 
     def prefix_ids(self, node_id: int) -> list[int]:
-        """Token ids of the history up to and including `node_id`: the exact sequence that the policy saw and sampled."""
+        """Token ids of the history up to and including `node_id`: exactly what the policy saw and sampled."""
         return [token for row in self.path(node_id) for token in self.nodes[row].token_ids]

@@ -144,4 +144,3 @@ def table_to_nodes(table: pa.Table) -> list[Node]:
         raise ValueError("not a forest: " + ("; ".join(differing) or "nullability of columns differs"))
     columns = [column.to_pylist() for column in table.columns]
     return [Node(*row) for row in zip(*columns, strict=True)]
-

@@ -1,0 +1,48 @@
+# The two commands of a newcomer are `make train` and `make test`; everything they need is set up on the way.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null || echo $(VENV)/bin/uv)
+# A wheel house that pip was told of serves uv as well; without one, uv picks the torch build that fits the machine.
+WHEELS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
+TORCH := $(if $(WHEELS),--find-links $(WHEELS),--torch-backend=auto)
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python $(TORCH) -c constraints.txt
+
+.PHONY: train test check bench up down lock clean
+
+train: $(VENV)/.core  ## train a policy with TRACE on the embedded default
+	@$(BIN)/trace train $(ARGS)
+
+test: $(VENV)/.dev  ## run the tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev  ## lint, types, import direction
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+up: $(VENV)/.core  ## Prefect and MLflow servers, deployment and worker, on loopback
+	@$(BIN)/trace up $(ARGS)
+
+down: $(VENV)/.core  ## stop what `make up` started
+	@$(BIN)/trace down
+
+$(VENV)/bin/python:
+	@command -v $(UV) >/dev/null || ($(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv)
+	@test -x $@ || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing packages into $(VENV) (about a minute) ..."
+	@$(INSTALL) -e . && touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing packages and test tools into $(VENV) (about a minute) ..."
+	@$(INSTALL) -e '.[dev]' && touch $@ $(VENV)/.core
+
+lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew
+	$(UV) pip compile --quiet pyproject.toml --extra dev --extra deepspeed --extra bench $(if $(WHEELS),--find-links $(WHEELS)) \
+	  --no-annotate --no-header --upgrade --output-file constraints.txt
+	sed -i 's/+cpu$$//' constraints.txt
+
+clean:  ## remove everything that was made here, runs included
+	@if [ -x $(BIN)/trace ]; then $(BIN)/trace down; fi
+	rm -rf $(VENV) .trace runs data/multihop data/warmup

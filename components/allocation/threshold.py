@@ -1,0 +1,173 @@
+"""Taking the largest marginal gains of many concave utilities under a budget, for many budgets at once.
+
+For decreasing gains, taking units in order of their gain is optimal, and what is taken is described by one number, the
+threshold: the gain of the last unit that fits. It is found by bisection. The floats between 0 and the largest gain are
+bisected by their bit patterns, which order as they do, so that the search is exact and ends after at most 63 steps.
+Each row keeps a bracket on its number of units above the threshold and leaves the search when its bracket closes: a
+halving interval of thresholds is looked at by about half as many rows, so that the work is a few passes over the rows.
+
+Axis suffixes: `_A` rows (prompts or anchors), `_S` segments, each with its own budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+Gain = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Gain of item `index` (1, 2, ...) of rows `rows`: non-negative, not increasing in `index`; both int64 (n,)."""
+
+_OCTAVE = 1 << 52  # the distance in bit patterns between x and 2 x
+
+
+def take_largest(
+    gain: Gain,
+    limit_A: np.ndarray,
+    segment_A: np.ndarray,
+    budget_S: np.ndarray,
+    first_size: int = 1,
+    size_A: np.ndarray | None = None,
+    at_least: float = 0.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Units whose gain lies above the threshold of their segment, and units whose gain is exactly at it.
+
+    Where a segment has more units than its budget, ``taken <= budget <= taken + tied``, summed over its rows: the
+    caller decides among the tied. Otherwise everything is taken.
+
+    Args:
+        gain: Gain per unit of each item.
+        limit_A: Items that each row has; int64 (A,).
+        segment_A: Segment of each row, in [0, S); int64 (A,).
+        budget_S: Units to take in each segment; int64 (S,).
+        first_size: Units in the first item of each row; every other item is one unit.
+        size_A: Units in every item of a row, where items differ in size between rows; not with `first_size`. A segment
+            whose next item is larger than what is left of its budget stops there: `tied` is then more than fits.
+        at_least: A lower bound of every threshold, where one is known; it only saves time.
+
+    Returns:
+        Units taken and units tied for each row; int64 (A,) both.
+    """
+    segments = len(budget_S)
+    extra = first_size - 1
+    taken_A = np.zeros(len(limit_A), dtype=np.int64)
+    tied_A = np.zeros(len(limit_A), dtype=np.int64)
+
+    def units(items: np.ndarray, of: np.ndarray | slice) -> np.ndarray:
+        if size_A is not None:
+            return items * size_A[of]
+        return items + extra * (items > 0) if extra else items
+
+    total_S = np.bincount(segment_A, weights=units(limit_A, slice(None)), minlength=segments)
+    everything_A = (total_S <= budget_S)[segment_A]
+    taken_A[everything_A] = units(limit_A, slice(None))[everything_A]
+    rows = np.flatnonzero(~everything_A & (limit_A > 0) & (budget_S[segment_A] > 0))
+    if not rows.size:
+        return taken_A, tied_A
+
+    low, high = np.zeros(len(rows), dtype=np.int64), limit_A[rows]  # items surely taken, items possibly taken
+    settled_S = np.zeros(segments)  # units of the rows that have left the search
+    largest_S = np.zeros(segments)
+    np.maximum.at(largest_S, segment_A[rows], gain(rows, np.ones_like(rows)))
+    above_S = largest_S.view(np.int64) + 1  # at this threshold too few units are taken, ...
+    below_S = np.full(segments, at_least).view(np.int64)  # ... at this one enough
+    gallop_S = np.ones(segments, dtype=bool)
+    step = _OCTAVE
+    while rows.size:
+        segment = segment_A[rows]
+        middle_S = np.where(gallop_S, np.maximum(above_S - step, below_S), (above_S + below_S) // 2)
+        count = _count(gain, rows, low, high, middle_S.view(np.float64)[segment])
+        reached_S = settled_S + np.bincount(segment, weights=units(count, rows), minlength=segments)
+        enough_S = reached_S >= budget_S
+        below_S, above_S = np.where(enough_S, middle_S, below_S), np.where(enough_S, above_S, middle_S)
+        gallop_S &= ~enough_S
+        step = min(2 * step, 1 << 61)
+        exact_S = reached_S == budget_S
+        enough, exact = enough_S[segment], exact_S[segment]
+        low = np.where(exact | ~enough, count, low)
+        high = np.where(enough, count, high)
+        leaving = (low == high) | (above_S - below_S <= 1)[segment]
+        if leaving.any():
+            out = rows[leaving]
+            taken_A[out] = units(low[leaving], out)
+            tied_A[out] = units(high[leaving], out) - taken_A[out]
+            settled_S += np.bincount(segment[leaving], weights=taken_A[out], minlength=segments)
+            rows, low, high = rows[~leaving], low[~leaving], high[~leaving]
+        if rows.size > 0.8 * len(segment):
+            _tighten(gain, rows, segment_A[rows], low, high, above_S, below_S, gallop_S)
+    return taken_A, tied_A
+
+
+def spread(room_A: np.ndarray, segment_A: np.ndarray, amount_S: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Deals units out evenly, one round after the other, among rows that are equally good; at random in the last round.
+
+    Args:
+        room_A: Units that each row can still take; int64 (A,).
+        segment_A: Segment of each row; int64 (A,).
+        amount_S: Units to deal out in each segment; what exceeds the room is not dealt. int64 (S,).
+        rng: Decides who gets the units of the last, incomplete round.
+
+    Returns:
+        Units for each row; int64 (A,).
+    """
+    segments = len(amount_S)
+
+    def dealt(level_S: np.ndarray) -> np.ndarray:
+        given_A = np.minimum(room_A, level_S[segment_A])
+        return np.bincount(segment_A, weights=given_A, minlength=segments).astype(np.int64)
+
+    low_S = np.zeros(segments, dtype=np.int64)  # full rounds that can surely be dealt
+    high_S = np.zeros(segments, dtype=np.int64)
+    np.maximum.at(high_S, segment_A, room_A)
+    high_S = np.minimum(high_S, amount_S)
+    while (low_S < high_S).any():
+        middle_S = (low_S + high_S + 1) // 2
+        fits_S = dealt(middle_S) <= amount_S
+        low_S, high_S = np.where(fits_S, middle_S, low_S), np.where(fits_S, high_S, middle_S - 1)
+    result_A: np.ndarray = np.minimum(room_A, low_S[segment_A])
+    rest_S = amount_S - dealt(low_S)
+    open_rows = np.flatnonzero((room_A > result_A) & (rest_S[segment_A] > 0))
+    order = open_rows[np.lexsort((rng.random(len(open_rows)), segment_A[open_rows]))]
+    first = np.searchsorted(segment_A[order], segment_A[order])
+    winners = order[np.arange(len(order)) - first < rest_S[segment_A[order]]]
+    result_A[winners] += 1
+    return result_A
+
+
+def _tighten(
+    gain: Gain,
+    rows: np.ndarray,
+    segment: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    above_S: np.ndarray,
+    below_S: np.ndarray,
+    gallop_S: np.ndarray,
+) -> None:
+    """Draws the bounds in, in place, to the gains still in doubt, so that many equal gains end the search at once."""
+    present_S = np.zeros(len(above_S), dtype=bool)
+    present_S[segment] = True
+    largest_S = np.zeros(len(above_S))
+    np.maximum.at(largest_S, segment, gain(rows, low + 1))
+    smallest_S = np.full(len(above_S), np.inf)
+    np.minimum.at(smallest_S, segment, gain(rows, high))
+    np.minimum(above_S, largest_S.view(np.int64) + 1, out=above_S, where=present_S)
+    np.maximum(below_S, smallest_S.view(np.int64), out=below_S, where=present_S & ~gallop_S)
+
+
+def _count(gain: Gain, rows: np.ndarray, low: np.ndarray, high: np.ndarray, threshold: np.ndarray) -> np.ndarray:
+    """Items of each row whose gain is at least `threshold`, known to lie in [low, high]: by doubling, then halving."""
+    low, high = low.copy(), high.copy()
+    trivial = threshold <= 0.0
+    low[trivial] = high[trivial]
+    step = 1
+    searching = np.flatnonzero(low < high)
+    while searching.size:
+        sure, possible = low[searching], high[searching]
+        probe = np.minimum(sure + step, (sure + possible + 1) // 2)
+        passed = gain(rows[searching], probe) >= threshold[searching]
+        low[searching] = np.where(passed, probe, sure)
+        high[searching] = np.where(passed, possible, probe - 1)
+        searching = searching[low[searching] < high[searching]]
+        step *= 2
+    return low

@@ -1,0 +1,283 @@
+"""The parameters of a run, validated before anything starts.
+
+`params.yaml` holds the embedded default; an overlay or `--set section.key=value` changes single values. An unknown key,
+a wrong type or an impossible combination is one clear line that names the key and the value. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from components.allocation.base import Shape
+from components.errors import UserError
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 1e-3 as text (it wants 1.0e-3); people mean the number."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+    return value
+
+
+Float = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(gt=0)]
+Fraction = Annotated[Float, Field(ge=0, le=1)]
+Positive = Annotated[Float, Field(gt=0)]
+NonNegative = Annotated[Float, Field(ge=0)]
+Hops = Annotated[int, Field(strict=False, ge=1)]  # JSON has only strings as keys
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RunParams(Section):
+    """How long, and from which seed."""
+
+    iterations: PositiveInt = Field(24, description="Training iterations.")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of everything drawn in the run.")
+    threads: PositiveInt = Field(1, description="CPU threads of the numerical library.")
+    keep_policies: PositiveInt = Field(2, description="Policy checkpoints kept besides the best one.")
+    runs_dir: str = Field("runs", min_length=1, description="Folder of all runs.")
+    data_dir: str = Field("data", min_length=1, description="Folder of data sets and warmed-up policies.")
+
+
+class EnvironmentParams(Section):
+    """The task, and how hard the built-in generator makes it."""
+
+    name: Literal["multihop"] = Field("multihop", description="Registered environment.")
+    train_prompts: PositiveInt = Field(4096, description="Prompts of the training pool.")
+    val_prompts: PositiveInt = Field(128, description="Held-out prompts, disjoint from the training pool.")
+    test_prompts: PositiveInt = Field(512, description="Prompts for `trace evaluate`, disjoint from both.")
+    hops: dict[Hops, NonNegative] = Field(
+        {2: 0.4, 3: 0.35, 4: 0.25}, description="Share of questions by number of look-ups."
+    )
+    max_turns: PositiveInt = Field(6, description="Turns after which a rollout is stopped.")
+
+    @model_validator(mode="after")
+    def _check(self) -> EnvironmentParams:
+        if not self.hops or sum(self.hops.values()) <= 0 or min(self.hops) < 1:
+            raise ValueError(f"hops must give a positive share to at least one number of hops >= 1, got {self.hops}")
+        if self.max_turns <= max(self.hops):
+            raise ValueError(f"max_turns={self.max_turns} leaves no turn for the answer after {max(self.hops)} hops")
+        return self
+
+
+class WarmupParams(Section):
+    """Supervised learning on generated demonstrations; the result is cached by content."""
+
+    steps: Annotated[int, Field(ge=0)] = Field(300, description="Optimiser steps.")
+    batch_size: PositiveInt = Field(64, description="Demonstrations per step.")
+    learning_rate: Positive = Field(4e-3, description="Peak learning rate of AdamW.")
+    zipf: NonNegative = Field(2.0, description="Relation words are demonstrated with frequency 1/rank^zipf.")
+    hops: dict[Hops, NonNegative] = Field(
+        {2: 0.75, 3: 0.17, 4: 0.08}, description="Share of demonstrations by number of look-ups."
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the initial weights and the demonstrations.")
+
+
+class PolicyParams(Section):
+    """Where the policy comes from: a checkpoint, or a tiny Qwen3 built and warmed up here."""
+
+    path: str | None = Field(None, description="Folder with a Hugging Face checkpoint; null builds the tiny policy.")
+    layers: PositiveInt = Field(2, description="Layers of the tiny policy.")
+    hidden: PositiveInt = Field(64, description="Hidden size of the tiny policy.")
+    warmup: WarmupParams = WarmupParams()
+
+
+class EngineParams(Section):
+    """Who samples. Training needs log-probabilities of the very distribution that was sampled from."""
+
+    name: Literal["transformers", "vllm"] = Field("transformers", description="Registered engine.")
+    batch_size: PositiveInt = Field(128, description="Sequences sampled together.")
+    temperature: Positive = Field(1.0, description="Sampling temperature, applied in the trainer as well.")
+    top_p: Fraction = Field(1.0, description="Must be 1 in training: anything else biases the importance ratio.")
+    top_k: Annotated[int, Field(ge=0)] = Field(0, description="Must be 0 in training.")
+    repetition_penalty: Positive = Field(1.0, description="Must be 1 in training.")
+    max_turn_tokens: PositiveInt = Field(24, description="Sampled tokens in one turn.")
+    max_tokens: PositiveInt = Field(128, description="Tokens of a whole rollout, prompt and observations included.")
+
+    @model_validator(mode="after")
+    def _neutral(self) -> EngineParams:
+        for key, neutral in (("top_p", 1.0), ("top_k", 0), ("repetition_penalty", 1.0)):
+            if (value := getattr(self, key)) != neutral:
+                raise ValueError(
+                    f"{key}={value} changes the sampled distribution, so that log-probabilities no longer belong to it; training needs {key}={neutral}"
+                )
+        return self
+
+
+class AllocationParams(Section):
+    """Where the rollouts go."""
+
+    arm: str = Field("trace", description="Registered arm.")
+    pool: PositiveInt = Field(128, description="Candidate prompts per iteration.")
+    root_units: Annotated[int, Field(ge=2)] = Field(128, description="M: bare rollouts per iteration.")
+    continuations: Annotated[int, Field(ge=0)] = Field(2, description="N: continuations per bare rollout.")
+    group_size: Annotated[int, Field(ge=2)] = Field(8, description="G: rollouts per prompt of the flat arms.")
+    max_per_prompt: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Cap on the bare rollouts of one prompt."
+    )
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.root_units, self.continuations, self.group_size, self.max_per_prompt)
+
+    @model_validator(mode="after")
+    def _check(self) -> AllocationParams:
+        from components.allocation import ARMS
+
+        if self.arm not in ARMS:
+            raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ARMS)}")
+        if self.shape.units < self.group_size:
+            raise ValueError(
+                f"the budget of {self.shape.units:g} units (root_units={self.root_units}) does not pay one group of group_size={self.group_size} rollouts"
+            )
+        return self
+
+
+class PredictorParams(Section):
+    """Who estimates the chance of success."""
+
+    name: Literal["policy-features"] = Field("policy-features", description="Registered predictor.")
+    hidden: PositiveInt = Field(64, description="Hidden units of the head.")
+    steps: PositiveInt = Field(60, description="Optimiser steps of one refit.")
+    learning_rate: Positive = Field(3e-3, description="Learning rate of AdamW.")
+    batch_size: PositiveInt = Field(256, description="Prefixes per optimiser step.")
+    replay: Annotated[int, Field(ge=0)] = Field(4, description="Earlier iterations whose labels are used again.")
+
+
+class UpdateParams(Section):
+    """Who learns, and from which advantages."""
+
+    trainer: Literal["torch", "deepspeed"] = Field("torch", description="Registered trainer.")
+    advantage: str = Field("treerpo", description="Registered advantage.")
+    learning_rate: Positive = Field(4e-4, description="Learning rate of Adam.")
+    clip_low: Fraction = Field(0.2, description="The importance ratio is clipped at 1 - clip_low.")
+    clip_high: Positive = Field(0.28, description="The importance ratio is clipped at 1 + clip_high.")
+    max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm.")
+    epochs: PositiveInt = Field(2, description="Passes over the forest.")
+    minibatches: PositiveInt = Field(4, description="Optimiser steps per pass; whole trees stay together.")
+    micro_batch_tokens: PositiveInt = Field(16384, description="Padded tokens in one forward pass.")
+
+    @model_validator(mode="after")
+    def _check(self) -> UpdateParams:
+        from components.tree.advantages import ADVANTAGES
+
+        if self.advantage not in ADVANTAGES:
+            raise ValueError(f"advantage='{self.advantage}' is not known; choose one of {', '.join(ADVANTAGES)}")
+        return self
+
+
+class EvaluationParams(Section):
+    """Accuracy on held-out prompts."""
+
+    every: PositiveInt = Field(1, description="Iterations between evaluations (the first and the last always count).")
+    samples: PositiveInt = Field(2, description="Rollouts per held-out prompt, at the training temperature.")
+
+
+class TrackingParams(Section):
+    """Where the numbers go besides metrics.jsonl."""
+
+    mlflow: bool = Field(True, description="Log to MLflow, best-effort.")
+    experiment: str = Field("trace", min_length=1, description="MLflow experiment.")
+
+
+class Params(Section):
+    """All parameters of a run."""
+
+    run: RunParams = RunParams()
+    environment: EnvironmentParams = EnvironmentParams()
+    policy: PolicyParams = PolicyParams()
+    engine: EngineParams = EngineParams()
+    allocation: AllocationParams = AllocationParams()
+    predictor: PredictorParams = PredictorParams()
+    update: UpdateParams = UpdateParams()
+    evaluation: EvaluationParams = EvaluationParams()
+    tracking: TrackingParams = TrackingParams()
+
+    @model_validator(mode="after")
+    def _check(self) -> Params:
+        if self.allocation.pool > self.environment.train_prompts:
+            raise ValueError(
+                f"allocation.pool={self.allocation.pool} is larger than environment.train_prompts={self.environment.train_prompts}"
+            )
+        return self
+
+
+def load_params(path: Path, overrides: dict[str, Any] | None = None) -> Params:
+    """Reads and validates a parameters file.
+
+    Args:
+        path: YAML file; keys that it leaves out take their defaults.
+        overrides: Dotted keys to values, e.g. ``{"allocation.root_units": 256}``; strings are read as YAML.
+
+    Raises:
+        UserError: if the file is missing or malformed, or a key or value is not acceptable.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such parameters file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder, not a parameters file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = (
+            f", line {error.problem_mark.line + 1}"
+            if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
+            else ""
+        )
+        what = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+        raise UserError(f"{path}{where}: not valid YAML: {what}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: expected sections with keys, found {type(tree).__name__}")
+    for dotted, value in (overrides or {}).items():
+        _set(tree, dotted, value)
+    try:
+        return Params.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_one_line(error)}") from None
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Splits ``section.key=value``; the value is read as YAML.
+
+    Raises:
+        UserError: if the text has another form.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key or not all(key.split(".")):
+        raise UserError(f"--set {text}: expected section.key=value, e.g. --set allocation.root_units=256")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"--set {text}: '{value}' is not a valid YAML value") from None
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, key = dotted.split(".")
+    node = tree
+    for section in sections:
+        node = node.setdefault(section, {})
+        if not isinstance(node, dict):
+            raise UserError(f"{dotted}: {section} is not a section")
+    node[key] = value
+
+
+def _one_line(error: ValidationError) -> str:
+    """All faults of a validation, each as ``key=value: reason``."""
+    parts = []
+    for fault in error.errors():
+        key = ".".join(str(part) for part in fault["loc"])
+        message = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            message = "no such key"
+        shown = fault["input"]
+        parts.append(f"{key}: {message}" if isinstance(shown, dict | BaseModel) else f"{key}={shown!r}: {message}")
+    return "; ".join(parts)

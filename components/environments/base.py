@@ -1,0 +1,64 @@
+"""What an environment is: a pure transition on states that are values, so that branching at a prefix is always right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One task instance.
+
+    Attributes:
+        prompt_id: Content hash of question, answer and metadata.
+        question: Text shown to the policy.
+        answer: Gold answer.
+        metadata: What the environment needs to run the task; JSON-like.
+    """
+
+    prompt_id: str
+    question: str
+    answer: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What one action led to.
+
+    Attributes:
+        state: The new state; the old one is untouched.
+        observation: Text returned to the policy; None when the rollout ended.
+        stop_reason: A `StopReason` when the rollout ended, else None.
+        answer: The final answer, when one was given.
+    """
+
+    state: Any
+    observation: str | None = None
+    stop_reason: str | None = None
+    answer: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.stop_reason is not None
+
+
+class Environment(Protocol):
+    """A task: turns are thought and action from the policy, then an observation."""
+
+    max_turns: int
+
+    def reset(self, prompt: Prompt) -> Any:
+        """The state before the first turn."""
+
+    def step(self, state: Any, action: str) -> Transition:
+        """The transition that a turn's text leads to. Never raises on what a policy wrote: that is a stop reason."""
+
+
+def replay(environment: Environment, prompt: Prompt, actions: list[str]) -> Any:
+    """The state at a visited prefix: states are values and transitions pure, so replaying the actions restores it."""
+    state = environment.reset(prompt)
+    for action in actions:
+        state = environment.step(state, action).state
+    return state

@@ -1,0 +1,65 @@
+"""What an engine is (who samples) and what a trainer is (who learns)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from components.tree.forest import Forest
+
+
+@dataclass(frozen=True)
+class Request:
+    """One turn to sample.
+
+    Attributes:
+        token_ids: The exact history.
+        seed: Decides what is sampled, together with the history and the weights; independent of the batch.
+        max_tokens: Tokens after which the turn is cut.
+    """
+
+    token_ids: list[int]
+    seed: int
+    max_tokens: int
+
+
+@dataclass
+class Completion:
+    """A sampled turn: ids with the end-of-turn token where there is one, and their log-probabilities."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stopped: bool = False  # the end-of-turn token was sampled; False: cut at max_tokens
+
+
+class Engine(Protocol):
+    """Samples turns: token ids in, token ids and log-probabilities of the sampled distribution out."""
+
+    batch_size: int  # sequences that are best sampled together
+
+    def load(self, policy: Path) -> None:
+        """Takes the weights of a checkpoint and drops every cache."""
+
+    def generate(self, requests: list[Request]) -> list[Completion]:
+        """One completion per request, in their order."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a policy step reports.
+
+    Attributes:
+        metrics: Flat name to number.
+        advantage_N: Mean advantage that each node's action tokens carried, NaN where none did.
+    """
+
+    metrics: dict[str, float]
+    advantage_N: list[float]
+
+
+class Trainer(Protocol):
+    """Learns from a forest."""
+
+    def update(self, forest: Forest, policy: Path, target: Path, seed: int) -> Update:
+        """Reads a checkpoint from `policy`, takes the step, writes the next checkpoint to `target`."""

@@ -1,0 +1,62 @@
+"""Text to token ids and back, by the policy's own chat template.
+
+Only deltas are ever encoded: a prompt once, an observation once, when it is appended. What the policy sampled stays the
+ids that it sampled, so a child's ids always start with its parent's.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from components.environments.base import Prompt
+from components.errors import UserError
+
+
+class Renderer:
+    """Renders one policy's conversations.
+
+    Args:
+        tokenizer: Needs a chat template and an end-of-turn (eos) token.
+
+    Raises:
+        UserError: if the template rewrites earlier turns, so that token-exact prefixes cannot hold.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self.eos_id: int = tokenizer.eos_token_id
+        self._before = self._text([("user", "q"), ("assistant", "a")])
+        self._before = self._before[: self._before.rindex(tokenizer.eos_token) + len(tokenizer.eos_token)]
+        self.observation_ids = lru_cache(maxsize=4096)(self._observation_ids)
+
+    @classmethod
+    def load(cls, path: Path) -> Renderer:
+        try:
+            return cls(AutoTokenizer.from_pretrained(path))
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"{path} holds no loadable tokenizer ({str(error).splitlines()[0]})") from error
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Token ids of the prompt, up to where the policy's first turn begins."""
+        return self._encode(self._text([("user", prompt.question)], generate=True))
+
+    def _observation_ids(self, observation: str) -> tuple[int, ...]:
+        """Token ids to append after a turn that ended with the end-of-turn token, up to where the next turn begins."""
+        text = self._text([("user", "q"), ("assistant", "a"), ("tool", observation)], generate=True)
+        if not text.startswith(self._before):
+            raise UserError("the chat template rewrites earlier turns, so branching at a prefix cannot be token-exact")
+        return tuple(self._encode(text[len(self._before) :]))
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of a sampled turn, without its end-of-turn token."""
+        return self.tokenizer.decode(ids[:-1] if ids and ids[-1] == self.eos_id else ids, skip_special_tokens=False)
+
+    def _text(self, messages: list[tuple[str, str]], generate: bool = False) -> str:
+        chat = [{"role": role, "content": content} for role, content in messages]
+        return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=generate))
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

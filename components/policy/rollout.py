@@ -1,0 +1,150 @@
+"""Multi-turn rollouts: the engine samples a turn, the environment answers, the observation's tokens are appended."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from components.config import EngineParams
+from components.environments import Environment, Prompt
+from components.policy.base import Completion, Engine, Request
+from components.policy.renderer import Renderer
+from components.tree.schema import Node, Origin, Status, StopReason
+
+
+@dataclass
+class Start:
+    """Where one rollout begins: a root or a visited prefix.
+
+    Attributes:
+        prompt: The task instance.
+        tree_id, anchor_id: Tree, and the node whose budget pays.
+        sibling: Index of this rollout among those paid for at the anchor.
+        turn: Turn of the anchor; 0 at the root.
+        token_ids: Exact history up to the anchor.
+        state: The environment's state there.
+        seed: Seed of the rollout; each turn derives its own.
+    """
+
+    prompt: Prompt
+    tree_id: int
+    anchor_id: int
+    sibling: int
+    turn: int
+    token_ids: list[int]
+    state: Any
+    seed: int
+
+
+class Sampler:
+    """Samples rollouts from anchors.
+
+    Args:
+        engine: Who samples; its policy is loaded.
+        renderer: The same policy's renderer.
+        environment: The task.
+        settings: Limits on tokens.
+        policy_version: Number of updates behind the engine's weights.
+    """
+
+    def __init__(
+        self, engine: Engine, renderer: Renderer, environment: Environment, settings: EngineParams, policy_version: int
+    ) -> None:
+        self.engine, self.renderer, self.environment = engine, renderer, environment
+        self.settings, self.policy_version = settings, policy_version
+
+    def sample(
+        self, starts: list[Start], first_id: int, progress: Callable[[int], None] = lambda done: None
+    ) -> list[Node]:
+        """Samples one rollout per start, each a chain of new nodes below its anchor.
+
+        Args:
+            starts: Where the rollouts begin, in order.
+            first_id: Id of the first new node; the others follow.
+            progress: Called with the number of rollouts that ended since the last call.
+
+        Returns:
+            The new nodes, rollout by rollout, parents before children; terminal ones without a reward yet.
+        """
+        chains: list[list[Node]] = [[] for _ in starts]
+        for begin in range(0, len(starts), self.engine.batch_size):
+            self._sample_batch(starts[begin : begin + self.engine.batch_size], chains[begin:], progress)
+        nodes: list[Node] = []
+        for chain, start in zip(chains, starts, strict=True):
+            parent = start.anchor_id
+            for node in chain:
+                node.node_id, node.parent_id = first_id + len(nodes), parent
+                parent = node.node_id
+                nodes.append(node)
+        return nodes
+
+    def _sample_batch(self, starts: list[Start], chains: list[list[Node]], progress: Callable[[int], None]) -> None:
+        live = [
+            (start, chain, list(start.token_ids), start.state) for start, chain in zip(starts, chains, strict=False)
+        ]
+        while live:
+            requests = [
+                Request(ids, derive_seed(start.seed, start.turn + len(chain)), self._limit(ids))
+                for start, chain, ids, _ in live
+            ]
+            going = []
+            for request, completion, (start, chain, ids, state) in zip(
+                requests, self.engine.generate(requests), live, strict=True
+            ):
+                node, state = self._take_turn(start, len(chain), request, completion, state)
+                chain.append(node)
+                if not node.is_terminal:
+                    going.append((start, chain, ids + node.token_ids, state))
+            progress(len(live) - len(going))
+            live = going
+
+    def _limit(self, ids: list[int]) -> int:
+        return max(0, min(self.settings.max_turn_tokens, self.settings.max_tokens - len(ids)))
+
+    def _take_turn(
+        self, start: Start, number: int, request: Request, completion: Completion, state: Any
+    ) -> tuple[Node, Any]:
+        """Turns a completion into a node, with the observation appended where the rollout goes on."""
+        action = self.renderer.decode(completion.token_ids)
+        node = Node(
+            tree_id=start.tree_id,
+            prompt_id=start.prompt.prompt_id,
+            node_id=0,
+            parent_id=0,
+            turn=start.turn + number + 1,
+            origin=Origin.FACTUAL if start.turn == 0 else Origin.COUNTERFACTUAL,
+            anchor_id=start.anchor_id,
+            sibling=start.sibling,
+            token_ids=completion.token_ids,
+            is_action=[True] * len(completion.token_ids),
+            logprobs=completion.logprobs,
+            action=action,
+            policy_version=self.policy_version,
+            seed=request.seed,
+        )
+        if not completion.stopped:  # cut: never parsed, since half an action may read as another one
+            node.stop_reason = StopReason.LENGTH
+            return node, state
+        try:
+            transition = self.environment.step(state, action)
+        except Exception as error:  # a fault of the environment concerns this rollout alone, and is no wrong answer
+            node.stop_reason, node.status = StopReason.TOOL_ERROR, Status.ERROR
+            node.observation = f"{type(error).__name__}: {error}"
+            return node, state
+        if transition.done:
+            node.stop_reason, node.observation = transition.stop_reason, transition.answer
+            return node, transition.state
+        ids = list(self.renderer.observation_ids(transition.observation or ""))
+        node.observation = transition.observation
+        node.token_ids = node.token_ids + ids
+        node.is_action = node.is_action + [False] * len(ids)
+        node.logprobs = node.logprobs + [float("nan")] * len(ids)
+        return node, transition.state
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A non-negative 63-bit seed from (run seed, iteration, anchor, sibling, …)."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,81 @@
+"""The tiny policy's warm-up: supervised learning on generated demonstrations, cached by the hash of its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from components.config import PolicyParams
+from components.datasets.multihop import generate_prompts, vocabulary, zipf_weights
+from components.environments.base import Prompt
+from components.environments.multihop import solve
+from components.policy.renderer import Renderer
+from components.policy.tiny import build_model, build_tokenizer
+from components.storage import atomic_path, value_hash
+
+
+def warm_up(settings: PolicyParams, root: Path, progress: Callable[[int, int], None] = lambda done, of: None) -> Path:
+    """Trains the tiny policy, or finds it in the cache.
+
+    Args:
+        settings: Size and recipe.
+        root: Folder of all warmed-up policies.
+        progress: Called with the steps done and their number.
+
+    Returns:
+        Folder with the checkpoint in Hugging Face form.
+    """
+    folder = root / value_hash(settings.model_dump(exclude={"path"}))[:12]
+    if folder.exists():
+        return folder
+    recipe = settings.warmup
+    tokenizer = build_tokenizer(vocabulary())
+    renderer = Renderer(tokenizer)
+    model = build_model(settings, tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 20, (recipe.steps - step) / (0.5 * recipe.steps))
+    )
+    rng = np.random.default_rng(recipe.seed)
+    stream = generate_prompts(rng, recipe.hops, zipf_weights(recipe.zipf))
+    examples = [demonstrate(next(stream), renderer) for _ in range(recipe.steps * recipe.batch_size)]
+    examples.sort(key=lambda example: len(example[0]))  # batches of equal length need no padding; their order is random
+    for step, batch in enumerate(rng.permutation(recipe.steps)):
+        ids, labels = _batch(examples[batch * recipe.batch_size : (batch + 1) * recipe.batch_size])
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        progress(step + 1, recipe.steps)
+    with atomic_path(folder) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+    return folder
+
+
+def demonstrate(prompt: Prompt, renderer: Renderer) -> tuple[list[int], list[bool]]:
+    """Token ids of the gold path, and which of them the policy would have to sample."""
+    ids = renderer.prompt_ids(prompt)
+    is_action = [False] * len(ids)
+    for action, observation in solve(prompt):
+        turn = [*renderer.tokenizer(action, add_special_tokens=False)["input_ids"], renderer.eos_id]
+        seen = [] if observation is None else renderer.observation_ids(observation)
+        ids += [*turn, *seen]
+        is_action += [True] * len(turn) + [False] * len(seen)
+    return ids, is_action
+
+
+def _batch(examples: list[tuple[list[int], list[bool]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-padded token ids and labels, both (B, T); -100 where nothing is learned. Padding is never attended to."""
+    width = max(len(ids) for ids, _ in examples)
+    tokens = torch.zeros(len(examples), width, dtype=torch.long)
+    labels = torch.full((len(examples), width), -100)
+    for row, (ids, is_action) in enumerate(examples):
+        tokens[row, : len(ids)] = torch.tensor(ids)
+        labels[row, : len(ids)] = torch.where(torch.tensor(is_action), torch.tensor(ids), -100)
+    return tokens, labels

@@ -1,0 +1,90 @@
+"""One iteration of an arm on a simulated population: where the budget goes, and what contrast it brings."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from components.allocation.base import Allocator, Belief, Seen, Shape
+from components.simulation.expansion import Tally, expand
+from components.simulation.population import Population
+from components.simulation.predictor import NoisyPredictor
+
+CHUNK = 200_000  # bare rollouts whose anchors are held at once: stage 2 is local, so that memory stays bounded
+
+
+def simulate(
+    arm: Allocator,
+    shape: Shape,
+    pool: int,
+    population: Population,
+    predictor: NoisyPredictor,
+    rng: np.random.Generator,
+    matched_leaves: int = 4,
+) -> dict[str, float]:
+    """Spends one iteration's budget.
+
+    Args:
+        arm: Where the budget goes.
+        shape: The budget.
+        pool: Candidate prompts.
+        population: The law of prompts and rollouts.
+        predictor: What the arm is told of them.
+        rng: Decides everything drawn.
+        matched_leaves: Leaves per prompt at which the effective ratio is compared.
+
+    Returns:
+        Flat names to numbers. Ratios: `effective_ratio` (Eq. 21), `effective_ratio_leaf` (Eq. 20),
+        `effective_ratio_matched`, `flip_rate`. Per unit of the budget: `active_prompts`, `mixed_prompts`, `leaves`,
+        `units` spent, `turns` generated (the proxy of tokens, a bare rollout being 1), and `squared_gradient`, that of
+        Proposition 3 at equal energy per turn: a root group with contrast counts 1, a prefix group with contrast the
+        share of the turns that lie below it.
+    """
+    rate_P = population.rates(pool, rng)
+    belief = predictor.predict(rate_P, np.zeros(pool, dtype=np.int64), population, rng)
+    prompt_R, value_RT = _bare_rollouts(arm, shape, rate_P, belief, population, rng)
+    order = np.argsort(prompt_R, kind="stable")
+    prompt_R, value_RT = prompt_R[order], value_RT[order]
+    tally = Tally()
+    first = np.flatnonzero(np.diff(prompt_R, prepend=-1))  # first rollout of every tree
+    cuts = np.unique(first[np.searchsorted(first, np.arange(0, len(prompt_R), CHUNK), side="right") - 1])
+    for start, stop in zip(cuts, np.append(cuts, len(prompt_R))[1:], strict=True):
+        prompts, tree_R = np.unique(prompt_R[start:stop], return_inverse=True)
+        expand(
+            arm, shape, belief[prompts], tree_R, value_RT[start:stop], population, predictor, rng, tally, matched_leaves
+        )
+    return {
+        "effective_ratio": tally.ratio("mixed", "trees"),
+        "effective_ratio_leaf": tally.ratio("mixed_leaves", "leaves"),
+        "effective_ratio_matched": tally.ratio("matched", "matchable"),
+        "flip_rate": tally.ratio("flips", "continuations"),
+        "active_prompts": tally["trees"] / shape.units,
+        "mixed_prompts": tally["mixed"] / shape.units,
+        "leaves": tally["leaves"] / shape.units,
+        "units": tally["units"] / shape.units,
+        "turns": tally["turns"] / population.turns / shape.units,
+        "squared_gradient": tally["energy"] / shape.units,
+    }
+
+
+def _bare_rollouts(
+    arm: Allocator,
+    shape: Shape,
+    rate_P: np.ndarray,
+    belief: Belief,
+    population: Population,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Stage 1, with its refills: the prompt and the values of every bare rollout."""
+    size = len(rate_P)
+    seen = Seen(*(np.zeros(size, dtype=np.int64) for _ in range(3)))
+    prompts, values = [np.zeros(0, dtype=np.int64)], [np.zeros((0, population.turns + 1))]
+    more = arm.plan_roots(belief, shape, rng)
+    while more.any():
+        prompt_R = np.repeat(np.arange(size), more)
+        value_RT = population.rollouts(rate_P[prompt_R], rng)
+        prompts.append(prompt_R)
+        values.append(value_RT)
+        successes = np.bincount(prompt_R, weights=value_RT[:, -1], minlength=size).astype(np.int64)
+        seen = Seen(seen.sampled_P + more, seen.successes_P + successes, seen.failures_P + more - successes)
+        more = arm.refill(belief, seen, shape, rng)
+    return np.concatenate(prompts), np.concatenate(values)

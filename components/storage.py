@@ -1,0 +1,155 @@
+"""Files that are either whole or absent: a temporary sibling, fsync, rename; and the content hash of what lies there."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components.errors import UserError
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yields a temporary sibling of `path` to write a file or a directory to, and renames it to `path` on success.
+
+    What was written is synchronised to disk before the rename. On failure the sibling is removed and `path` is as it was.
+
+    Raises:
+        UserError: if the disk is full or the folder cannot be written to.
+    """
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove(temporary)
+        yield temporary
+        for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
+            _fsync(file)
+        if path.is_dir():  # a directory cannot be renamed over another: move the old one aside first
+            old = path.with_name(f".{path.name}.old-{os.getpid()}")
+            path.rename(old)
+            temporary.rename(path)
+            _remove(old)
+        else:
+            temporary.replace(path)
+        _fsync(path.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"no space left to write {path}; free some and run the same command again") from error
+        if isinstance(error, PermissionError | NotADirectoryError) or error.errno == errno.EROFS:
+            raise UserError(
+                f"cannot write {path}: {error.strerror}; mend its permissions, or choose another folder with --set run.runs_dir=FOLDER"
+            ) from error
+        raise
+    finally:
+        _remove(temporary)
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it, or start a new run") from None
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """Reads a Parquet file whole.
+
+    Raises:
+        UserError: if it is missing, damaged, or its columns are not those of `schema`.
+    """
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{path} is damaged ({reason}); delete it and run the same command again to make it anew"
+        ) from None
+    if schema is not None and not table.schema.equals(schema):
+        raise UserError(f"{path} has the columns {table.schema.names}, expected {schema.names} with their types")
+    return table
+
+
+def content_hash(path: Path) -> str:
+    """SHA-256 of a file, or of a directory's relative paths and contents (hidden files left out)."""
+    if path.is_file():
+        stat = path.stat()
+        return _file_hash(path, stat.st_mtime_ns, stat.st_size)
+    digest = hashlib.sha256()
+    for file in sorted(f for f in path.rglob("*") if f.is_file() and not f.name.startswith(".")):
+        digest.update(f"{file.relative_to(path)}\0{content_hash(file)}\n".encode())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _file_hash(path: Path, mtime_ns: int, size: int) -> str:
+    """Hashes a file once for as long as its time and size stay."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def value_hash(value: Any) -> str:
+    """SHA-256 of a JSON-like value, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(to_plain(value), sort_keys=True).encode()).hexdigest()
+
+
+def to_plain(value: Any) -> Any:
+    """Turns numpy scalars, paths and non-finite floats into plain JSON values (NaN and infinities become null)."""
+    if isinstance(value, dict):
+        return {str(k): to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,73 @@
+"""The metrics of an iteration: one flat JSON object, whose keys other tools read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from components.tree.forest import Forest
+from components.tree.metrics import (
+    effective_ratio_by_leaf,
+    effective_ratio_by_prompt,
+    effective_ratio_matched,
+    flip_rate,
+    unique_token_ratio,
+    units,
+)
+
+
+def iteration_metrics(
+    iteration: int, forest: Forest, stages: dict[str, Any], budget: float, seconds: float
+) -> dict[str, Any]:
+    """Collects an iteration's metrics.
+
+    Args:
+        iteration: Its number, from 0.
+        forest: Its verified forest.
+        stages: Manifest entries of its stages: seconds and each stage's own metrics.
+        budget: Units that the iteration was granted.
+        seconds: Wall time of the iteration.
+
+    Returns:
+        Flat name to number. Rewards, ratios and rates are shares in [0, 1]; budget is in units (a bare rollout 1, a
+        continuation 1/2) and in leaves; tokens are sampled tokens; times are seconds. None where a number is not
+        defined, e.g. a rank correlation of constants. `eval/accuracy` belongs to the policy that sampled the iteration.
+    """
+    own: dict[str, dict[str, Any]] = {name: entry["metrics"] for name, entry in stages.items()}
+    generate, expand, refit, update = (
+        own.get(name, {}) for name in ("generate", "expand_prefixes", "refit_predictor", "update_policy")
+    )
+    bare = generate.get("rollouts", 0.0) + expand.get("extra_roots", 0.0)
+    continuations = expand.get("continuations", 0.0)
+    factual = forest.scored_L[~forest.is_counterfactual_N[forest.scored_L]]
+    line: dict[str, Any] = {
+        "iteration": iteration,
+        "eval/accuracy": own.get("evaluate", {}).get("accuracy"),
+        "train/reward": float(forest.reward_N[factual].mean()) if len(factual) else None,
+        "effective_ratio/prompts": effective_ratio_by_prompt(forest),
+        "effective_ratio/leaves": effective_ratio_by_leaf(forest),
+        "effective_ratio/at_4_leaves": effective_ratio_matched(forest, 4),
+        "budget/units": units(forest),
+        "budget/leaves": len(forest.leaves_L),
+        "budget/bare_rollouts": bare,
+        "budget/continuations": continuations,
+        "budget/active_prompts": own.get("allocate_roots", {}).get("active_prompts"),
+        "budget/unspent": budget - units(forest),
+        "budget/unscored_leaves": len(forest.leaves_L) - len(forest.scored_L),
+        "tokens/generated": generate.get("tokens", 0.0) + expand.get("tokens", 0.0),
+        "tree/unique_token_ratio": unique_token_ratio(forest),
+        "tree/flip_rate": flip_rate(forest),
+    }
+    line |= {f"predictor/{name}": value for name, value in refit.items()}
+    line |= {f"policy/{name}": value for name, value in update.items()}
+    line |= {f"time/{name}": entry["seconds"] for name, entry in stages.items()}
+    line["time/iteration"] = max(seconds, sum(entry["seconds"] for entry in stages.values()))
+    return {key: _plain(value) for key, value in line.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A Python number; None where it is not finite."""
+    if value is None or isinstance(value, int):
+        return value
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,166 @@
+"""From a forest to what the loss needs: advantages over terms (App. E.3, E.4).
+
+A term says: the action tokens of node `node_K`, in the context of the path to leaf `leaf_K`, carry the advantage
+`advantage_K`, and each of these tokens weighs `weight_K`:
+
+    loss = - sum_K weight_K sum_{tokens of node_K} min(rho A, clip(rho) A)
+
+The weights sum to 1 over all tokens of all terms. What is dropped leaves numerator and denominator alike. A node
+shared by several leaves has one term for each of them where advantages belong to leaves (`grpo`, `rloo`, `tree_grpo`),
+as if the rollouts were flat: the forward pass may be shared, the terms are never added before the clip. Where
+advantages belong to edges of the tree (`treerpo`, `tree_loo`) a node has one term.
+
+Siblings that happened to sample the same action tokens stay separate nodes: each is a draw of the policy and counts as
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from components.tree.edges import EdgeAdvantages, edge_advantages
+from components.tree.forest import Forest
+from components.tree.groups import REASONS, leave_one_out, normalised, why_dropped
+from components.tree.values import child_values, leaf_values
+
+
+@dataclass(frozen=True)
+class Credit:
+    """What each node's action tokens are told, and how much it weighs. Axis `_K`: terms.
+
+    Attributes:
+        leaf_K: Row of the leaf whose path is the context; int64.
+        node_K: Row of the node whose action tokens are meant, on that path; int64.
+        advantage_K: What these tokens carry; float64. Masked and dropped members have no term.
+        weight_K: Weight of each action token of the node; sums to 1 over all tokens of all terms. float64.
+        groups: Groups that were formed.
+        dropped: Number of groups without contrast, by reason.
+    """
+
+    leaf_K: np.ndarray
+    node_K: np.ndarray
+    advantage_K: np.ndarray
+    weight_K: np.ndarray
+    groups: int
+    dropped: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.node_K)
+
+    def advantage_N(self, nodes: int) -> np.ndarray:
+        """Mean advantage that each node's action tokens carry, by weight, float64 (nodes,); NaN without a term."""
+        weight_N = np.bincount(self.node_K, weights=self.weight_K, minlength=nodes)
+        total_N = np.bincount(self.node_K, weights=self.weight_K * self.advantage_K, minlength=nodes)
+        mean_N = np.full(nodes, np.nan)
+        np.divide(total_N, weight_N, out=mean_N, where=weight_N > 0)
+        return mean_N
+
+    def metrics(self) -> dict[str, float]:
+        """Groups, and the share of them that each reason dropped."""
+        total = max(self.groups, 1)
+        return {"groups/total": float(self.groups)} | {
+            f"groups/{reason}_frac": count / total for reason, count in self.dropped.items()
+        }
+
+
+def credit(forest: Forest, kind: str) -> Credit:
+    """The terms of the loss under an advantage of `ADVANTAGES`.
+
+    Raises:
+        KeyError: if `kind` is not registered.
+    """
+    return ADVANTAGES[kind](forest)
+
+
+def grpo(forest: Forest) -> Credit:
+    """A = (r - mean) / std over the prompt's scored leaves; mean over a leaf's tokens, then over leaves."""
+    return _leaf_credit(forest, normalised)
+
+
+def rloo(forest: Forest) -> Credit:
+    """A = r - mean of the prompt's other scored leaves; mean over a leaf's tokens, then over leaves. Not scaled."""
+    return _leaf_credit(forest, lambda reward_M: leave_one_out(reward_M, np.ones(len(reward_M))))
+
+
+def tree_grpo(forest: Forest) -> Credit:
+    """A = A_intra + A_inter, each normalised on its own, then added; mean over a leaf's tokens, then over leaves.
+
+    A_inter compares the leaf with all leaves of the prompt, as `grpo` does. A_intra compares the node's edge with its
+    siblings under one parent, as `treerpo` does, and is 0 where they agree. Normalising the sum, or by group and then
+    by tree, would erase what the trees of one prompt say about each other.
+    """
+    intra = edge_advantages(forest, child_values(forest)[0], normalised)
+    return _leaf_credit(forest, normalised, intra)
+
+
+def treerpo(forest: Forest) -> Credit:
+    """A_c = (R(c) - mean) / std over the siblings under one parent, R backed up as unweighted means of the children.
+
+    Mean over an edge's tokens, then over the contributing edges. An only child continues its parent's edge; an only
+    child of the root has no siblings and no advantage; siblings that agree leave the loss.
+    """
+    return _edge_credit(forest, edge_advantages(forest, child_values(forest)[0], normalised))
+
+
+def tree_loo(forest: Forest) -> Credit:
+    """A_c = V(c) - mean of its siblings' V weighted by their leaves, V the leaf-count-weighted value of Eq. 18.
+
+    As `treerpo`, with two changes, and not scaled. The baseline leaves the edge itself out, so that it does not depend
+    on the action; and a child counts by its leaves, so that one continuation does not count as much as four.
+    """
+    value_N, count_N = leaf_values(forest)
+    return _edge_credit(forest, edge_advantages(forest, value_N, leave_one_out, count_N.astype(np.float64)))
+
+
+ADVANTAGES: dict[str, Callable[[Forest], Credit]] = {
+    "grpo": grpo,
+    "treerpo": treerpo,
+    "tree_grpo": tree_grpo,
+    "rloo": rloo,
+    "tree_loo": tree_loo,
+}
+
+
+def _leaf_credit(
+    forest: Forest, advantage: Callable[[np.ndarray], np.ndarray], intra: EdgeAdvantages | None = None
+) -> Credit:
+    """Terms for every node on the path to every scored leaf of a prompt with contrast."""
+    dropped = dict.fromkeys(REASONS, 0)
+    trees, tree_L = np.unique(forest.tree_N[forest.leaves_L], return_inverse=True)
+    leaf: list[int] = []
+    node: list[int] = []
+    told: list[float] = []
+    weight: list[float] = []
+    trained = 0
+    for group in range(len(trees)):
+        members_M = forest.leaves_L[tree_L == group]
+        reason = why_dropped(forest.reward_N[members_M])
+        if reason is not None:
+            dropped[reason] += 1
+            continue
+        for row, inter in zip(members_M.tolist(), advantage(forest.reward_N[members_M]).tolist(), strict=True):
+            path = [step for step in forest.path(row) if forest.action_tokens_N[step]]
+            if inter != inter or not path:  # not scored, or nothing was sampled
+                continue
+            trained += 1
+            each = 1.0 / int(forest.action_tokens_N[path].sum())
+            leaf += [row] * len(path)
+            node += path
+            told += [inter + (intra.advantage_N[step] if intra else 0.0) for step in path]
+            weight += [each] * len(path)
+    weight_K = np.array(weight, dtype=np.float64) / max(trained, 1)
+    rows = np.array(leaf, dtype=np.int64), np.array(node, dtype=np.int64)
+    return Credit(*rows, np.array(told, dtype=np.float64), weight_K, len(trees), dropped)
+
+
+def _edge_credit(forest: Forest, edges: EdgeAdvantages) -> Credit:
+    """One term for every node of every contributing edge, in the context of the first scored leaf below it."""
+    node_K = np.flatnonzero((edges.edge_N >= 0) & (forest.action_tokens_N > 0))
+    edge_K = edges.edge_N[node_K]
+    tokens_E = np.bincount(edge_K, weights=forest.action_tokens_N[node_K], minlength=len(forest))
+    contributing = max(int((tokens_E > 0).sum()), 1)
+    weight_K = 1.0 / (tokens_E[edge_K] * contributing)
+    return Credit(edges.leaf_N[node_K], node_K, edges.advantage_N[node_K], weight_K, edges.groups, edges.dropped)

@@ -1,0 +1,80 @@
+"""The visited anchors of a forest (Eq. 14): the roots, and the prefixes that the bare rollouts passed through.
+
+    A_i = {(j, t) : 1 <= t < T_ij}
+
+Prefixes of identical token sequences are one anchor: two rollouts that took the same turns stand at the same history,
+so the outcomes below it are pooled. The caller predicts at `Anchors.node_A` and completes with `Anchors.with_belief`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from components.allocation.base import Anchors, Belief
+from components.tree.forest import Forest
+from components.tree.schema import Origin
+
+SUCCESS = 0.5  # a reward above it counts as a success, so that graded rewards have an outcome, too
+
+
+def visited_anchors(forest: Forest) -> Anchors:
+    """All anchors that continuations can be sampled from, in the order of their (first) nodes.
+
+    Only factual rollouts count: continuations are leaves of one expansion round and are not expanded again.
+
+    Returns:
+        Anchors with the nodes' own `v_hat` as a point belief where every anchor has one, else with ignorance.
+    """
+    first_N = merged_prefixes(forest)
+    successes, failures, rollouts, tokens = (np.zeros(len(forest), dtype=np.int64) for _ in range(4))
+    surprise, sampled = np.zeros(len(forest)), np.zeros(len(forest), dtype=np.int64)
+    for leaf in forest.leaves_L[~forest.is_counterfactual_N[forest.leaves_L]].tolist():
+        reward, suffix = forest.reward_N[leaf], 0
+        path = forest.path(leaf)
+        for row, child in zip(path[-2::-1], path[:0:-1], strict=True):
+            anchor = first_N[row]
+            suffix += int(forest.action_tokens_N[child])
+            rollouts[anchor] += 1
+            tokens[anchor] += suffix
+            successes[anchor] += reward > SUCCESS
+            failures[anchor] += reward <= SUCCESS
+            node = forest.nodes[child]
+            surprise[anchor] -= sum(p for p, acted in zip(node.logprobs, node.is_action, strict=True) if acted)
+            sampled[anchor] += forest.action_tokens_N[child]
+    factual_N = np.array([n.origin != Origin.COUNTERFACTUAL for n in forest.nodes], dtype=bool)
+    node_A = np.flatnonzero(factual_N & ~forest.is_terminal_N & (first_N == np.arange(len(forest))))
+    return Anchors(
+        node_A=node_A,
+        tree_A=forest.tree_N[node_A],
+        turn_A=forest.turn_N[node_A],
+        successes_A=successes[node_A],
+        failures_A=failures[node_A],
+        belief=_stored_belief(forest, node_A),
+        surprisal_A=_mean(surprise[node_A], sampled[node_A]),
+        suffix_tokens_A=_mean(tokens[node_A], rollouts[node_A]),
+    )
+
+
+def merged_prefixes(forest: Forest) -> np.ndarray:
+    """For each node, the first node of its tree with the same token sequence from the root on; int64 (N,)."""
+    first: list[int] = []
+    known: dict[tuple[int, tuple[int, ...]], int] = {}
+    for node in forest.nodes:
+        if node.parent_id < 0:
+            first.append(node.node_id)
+        else:
+            key = (first[node.parent_id], tuple(node.token_ids))
+            first.append(known.setdefault(key, node.node_id) if not node.is_terminal else node.node_id)
+    return np.array(first, dtype=np.int64)
+
+
+def _stored_belief(forest: Forest, node_A: np.ndarray) -> Belief:
+    v_hat = [forest.nodes[row].v_hat for row in node_A.tolist()]
+    known = [v for v in v_hat if v is not None]
+    return Belief.point(np.array(known)) if len(known) == len(v_hat) else Belief.ignorant(len(v_hat))
+
+
+def _mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    mean = np.full(len(total), np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean

@@ -1,0 +1,161 @@
+"""What the budget brought: effective ratio, flips, shared tokens, and the accounts.
+
+"Both outcomes" means that scored leaves differ by more than rounding noise, so that graded rewards are covered, too.
+Leaves that could not be scored never make contrast, and never count as wrong.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import gammaln
+
+from components.allocation.base import CONTINUATION_COST, ROOT_COST
+from components.tree.advantages import Credit
+from components.tree.anchors import SUCCESS
+from components.tree.forest import Forest
+from components.tree.groups import EPS
+
+NAN = float("nan")
+
+
+def effective_ratio_by_prompt(forest: Forest) -> float:
+    """Eq. 21: share of the active prompts whose leaves hold both outcomes; NaN without a prompt.
+
+    It favours arms with many leaves per prompt; see `effective_ratio_matched`.
+    """
+    trees, mixed_L = _trees(forest), _in_mixed_tree(forest)
+    return len(np.unique(forest.tree_N[forest.scored_L[mixed_L]])) / len(trees) if len(trees) else NAN
+
+
+def effective_ratio_by_leaf(forest: Forest) -> float:
+    """Eq. 20: share of the scored leaves that lie in a tree with both outcomes; NaN without a scored leaf."""
+    mixed_L = _in_mixed_tree(forest)
+    return float(mixed_L.mean()) if len(mixed_L) else NAN
+
+
+def effective_ratio_matched(forest: Forest, leaves: int) -> float:
+    """Share of prompts that would hold both outcomes, had each only `leaves` leaves, drawn from its own at random.
+
+    In closed form: k of n leaves, n_g of them with reward g, differ with chance 1 - sum_g C(n_g, k) / C(n, k). Trees
+    with fewer scored leaves are left out; NaN if none remains.
+    """
+    chances = []
+    for tree in _trees(forest):
+        reward_L = forest.reward_N[forest.scored_L[forest.tree_N[forest.scored_L] == tree]]
+        if len(reward_L) >= leaves:
+            sizes = np.unique(np.round(reward_L / EPS), return_counts=True)[1]
+            alike = [np.exp(_log_choose(n, leaves) - _log_choose(len(reward_L), leaves)) for n in sizes if n >= leaves]
+            chances.append(1.0 - float(sum(alike)))
+    return max(float(np.mean(chances)), 0.0) if chances else NAN
+
+
+def flip_rate(forest: Forest) -> float:
+    """Share of the scored continuations whose outcome differs from that of the bare rollouts through their anchor.
+
+    Continuations from a root, or from a prefix whose bare rollouts disagree or were not scored, have nothing to flip
+    and do not count. NaN without any. Whether prefixes were well chosen is judged here, on fresh samples: the factual
+    leaf itself was a reason for choosing.
+    """
+    success_N = forest.reward_N > SUCCESS
+    passes, fails = np.zeros(len(forest), dtype=np.int64), np.zeros(len(forest), dtype=np.int64)
+    counterfactual_L = forest.is_counterfactual_N[forest.scored_L]
+    for leaf in forest.scored_L[~counterfactual_L].tolist():
+        (passes if success_N[leaf] else fails)[forest.path(leaf)] += 1
+    flips = []
+    for leaf in forest.scored_L[counterfactual_L].tolist():
+        anchor = forest.nodes[leaf].anchor_id
+        if forest.parent_N[anchor] >= 0 and (passes[anchor] > 0) != (fails[anchor] > 0):
+            flips.append(bool(success_N[leaf]) != bool(passes[anchor] > 0))
+    return float(np.mean(flips)) if flips else NAN
+
+
+def unique_token_ratio(forest: Forest) -> float:
+    """Tokens of the forest's nodes over the tokens of its root-to-leaf paths: 1 if nothing is shared, NaN if empty.
+
+    Sampling, scoring and learning should cost in proportion to the numerator.
+    """
+    length_N = forest.tokens_N.copy()
+    for row, parent in enumerate(forest.parent_N.tolist()):
+        if parent >= 0:
+            length_N[row] += length_N[parent]
+    flat = int(length_N[forest.leaves_L].sum())
+    return int(forest.tokens_N.sum()) / flat if flat else NAN
+
+
+def units(forest: Forest) -> float:
+    """Units that the forest's rollouts cost (App. E.5): 1 from a root, a half from a prefix."""
+    anchors = [forest.nodes[leaf].anchor_id for leaf in forest.leaves_L.tolist()]
+    return sum(CONTINUATION_COST if a >= 0 and forest.parent_N[a] >= 0 else ROOT_COST for a in anchors)
+
+
+def accounting(forest: Forest, credit: Credit, budget: float) -> dict[str, float]:
+    """Where the rollouts and the budget went. Counts of rollouts nest, and what each step loses is named:
+
+        sampled = verified + unscored;   verified = admitted + without_contrast;   admitted = trained + untrained
+
+    Args:
+        forest: The finished forest of an iteration.
+        credit: Its terms.
+        budget: Units that were granted.
+
+    Returns:
+        Flat names to numbers. `wasted` are the rollouts that were paid for and not trained on.
+    """
+    trained = _trained(forest, credit)
+    sampled, verified, admitted = len(forest.leaves_L), len(forest.scored_L), int(_in_mixed_tree(forest).sum())
+    spent = units(forest)
+    counts = {
+        "rollouts/sampled": sampled,
+        "rollouts/verified": verified,
+        "rollouts/unscored": sampled - verified,
+        "rollouts/admitted": admitted,
+        "rollouts/without_contrast": verified - admitted,
+        "rollouts/trained": trained,
+        "rollouts/untrained": admitted - trained,
+        "budget/units": budget,
+        "budget/spent": spent,
+        "budget/unspent": budget - spent,
+        "budget/wasted": sampled - trained,
+        "budget/prompts": len(_trees(forest)),
+        "budget/leaves": sampled,
+        "budget/generated_tokens": int(forest.action_tokens_N.sum()),
+    }
+    return {name: float(value) for name, value in counts.items()}
+
+
+def forest_metrics(forest: Forest, matched_leaves: int = 4) -> dict[str, float]:
+    """All ratios of this module, flat names to numbers; NaN where one does not apply."""
+    return {
+        "tree/effective_ratio": effective_ratio_by_prompt(forest),
+        "tree/effective_ratio_leaf": effective_ratio_by_leaf(forest),
+        f"tree/effective_ratio_at_{matched_leaves}": effective_ratio_matched(forest, matched_leaves),
+        "tree/flip_rate": flip_rate(forest),
+        "tree/unique_token_ratio": unique_token_ratio(forest),
+    }
+
+
+def _trees(forest: Forest) -> np.ndarray:
+    return np.unique(forest.tree_N)
+
+
+def _in_mixed_tree(forest: Forest) -> np.ndarray:
+    """Whether each scored leaf lies in a tree with both outcomes; bool, along `forest.scored_L`."""
+    trees, tree_L = np.unique(forest.tree_N[forest.scored_L], return_inverse=True)
+    reward_L = forest.reward_N[forest.scored_L]
+    top, bottom = np.full(len(trees), -np.inf), np.full(len(trees), np.inf)
+    np.maximum.at(top, tree_L, reward_L)
+    np.minimum.at(bottom, tree_L, reward_L)
+    mixed: np.ndarray = (top - bottom > EPS)[tree_L]
+    return mixed
+
+
+def _trained(forest: Forest, credit: Credit) -> int:
+    """Scored leaves with at least one term on their path."""
+    has_term = np.zeros(len(forest), dtype=bool)
+    has_term[credit.node_K] = True
+    own = set(credit.leaf_K.tolist())
+    return sum(leaf in own or bool(has_term[forest.path(leaf)].any()) for leaf in forest.scored_L.tolist())
+
+
+def _log_choose(n: int, k: int) -> float:
+    return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))

@@ -1,0 +1,65 @@
+"""Backed-up values: what the leaves below a node say about it.
+
+Two means differ as soon as the tree branches unevenly:
+
+- `leaf_values`: the leaf-count-weighted mean V(y) = sum_c n_c V(c) / n_y (Eq. 18), which is the plain mean over the
+  leaves below. It is the predictor's target.
+- `child_values`: the unweighted mean over the children, R(y), as TreeRPO backs up.
+
+Only leaves that carry a reward count. A node without one below it has value NaN and count 0: not known, not zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from components.tree.forest import Forest
+
+
+def leaf_values(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
+    """Leaf-count-weighted values and counts (Eq. 18).
+
+    Returns:
+        value_N: Mean reward of the scored leaves below each node, NaN where there is none; float64.
+        count_N: Number of those leaves, n_y; int64.
+    """
+    scored_N = np.isfinite(forest.reward_N)
+    total, count = np.where(scored_N, forest.reward_N, 0.0).tolist(), scored_N.astype(np.int64).tolist()
+    for row, parent in _children_first(forest):
+        total[parent] += total[row]
+        count[parent] += count[row]
+    return _ratio(total, count), np.array(count, dtype=np.int64)
+
+
+def child_values(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
+    """Unweighted values R(y), the mean over the children that have a value, and the number of those children.
+
+    Returns:
+        value_N: R of each node; a leaf's reward; NaN where no scored leaf lies below. float64.
+        children_N: Children that have a value; int64.
+    """
+    value = forest.reward_N.tolist()
+    total, children = [0.0] * len(forest), [0] * len(forest)
+    for row, parent in _children_first(forest):
+        if children[row]:
+            value[row] = total[row] / children[row]
+        if value[row] == value[row]:  # not NaN
+            total[parent] += value[row]
+            children[parent] += 1
+    for row in np.flatnonzero(forest.is_root_N).tolist():
+        if children[row]:
+            value[row] = total[row] / children[row]
+    return np.array(value, dtype=np.float64), np.array(children, dtype=np.int64)
+
+
+def _children_first(forest: Forest) -> list[tuple[int, int]]:
+    """(row, parent) of all nodes but the roots; every node comes after its children."""
+    parents = forest.parent_N.tolist()
+    return [(row, parents[row]) for row in range(len(parents) - 1, -1, -1) if parents[row] >= 0]
+
+
+def _ratio(total: list[float], count: list[int]) -> np.ndarray:
+    total_N, count_N = np.array(total, dtype=np.float64), np.array(count, dtype=np.float64)
+    ratio_N = np.full(len(total_N), np.nan)
+    np.divide(total_N, count_N, out=ratio_N, where=count_N > 0)
+    return ratio_N

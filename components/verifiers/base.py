@@ -1,0 +1,46 @@
+"""What a verifier is: a terminal reward, or a status that says why there is none."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from components.environments.base import Prompt
+from components.tree.schema import Status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict on one rollout.
+
+    Attributes:
+        reward: 0 or 1; None where no verdict could be reached, which is never a 0.
+        status: `Status.OK`, or why there is no reward.
+        seconds: Wall time of the verification.
+        detail: The error's text, where there was one.
+    """
+
+    reward: float | None
+    status: str
+    seconds: float
+    detail: str | None = None
+
+
+class Verifier(Protocol):
+    """Scores the final answer of a rollout; raises on its own failures, which `verify` turns into a status."""
+
+    def score(self, prompt: Prompt, answer: str | None) -> float:
+        """The reward of an answer; `answer` is None where the rollout ended without one."""
+
+
+def verify(verifier: Verifier, prompt: Prompt, answer: str | None) -> Outcome:
+    """Runs a verifier so that a failure of its own is a status, never a wrong answer."""
+    start = time.perf_counter()
+    try:
+        reward = float(verifier.score(prompt, answer))
+    except Exception as error:  # whatever a verifier raises concerns this one rollout
+        return Outcome(None, Status.ERROR, time.perf_counter() - start, f"{type(error).__name__}: {error}")
+    if not 0.0 <= reward <= 1.0:  # NaN fails this comparison as well
+        return Outcome(None, Status.ERROR, time.perf_counter() - start, f"reward {reward} lies outside [0, 1]")
+    return Outcome(reward, Status.OK, time.perf_counter() - start)

@@ -1,0 +1,159 @@
+"""The command `trace`.
+
+Heavy packages are imported only where a command needs them, and Prefect and MLflow read their settings from the
+environment when they are imported: `main` sets it first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from components.errors import UserError
+
+app = typer.Typer(
+    help="TRACE: reinforcement learning of language-model agents that decides where to spend rollouts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+ParamsOption = Annotated[Path, typer.Option("--params", help="Parameters file.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="section.key=value; may be given several times.")]
+RunsOption = Annotated[Path, typer.Option("--runs-dir", help="Folder of all runs.")]
+
+
+@app.command()
+def train(
+    params: ParamsOption = Path("params.yaml"),
+    assignments: SetOption = None,
+    arm: Annotated[str | None, typer.Option(help="Allocation arm, e.g. trace or grpo.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Name of the run; that of an unfinished run continues it.")] = None,
+) -> None:
+    """Train a policy, or continue a run."""
+    from components.config import load_params, parse_assignment
+    from flows import services
+    from flows.progress import Display, show_summary
+    from tasks.run import lock, open_run
+
+    overrides: dict[str, Any] = dict(parse_assignment(text) for text in assignments or [])
+    overrides |= {k: v for k, v in (("allocation.arm", arm), ("run.seed", seed)) if v is not None}
+    settings = load_params(params, overrides)
+    name = run_id or f"{settings.allocation.arm}-s{settings.run.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    run = open_run(settings, name)
+    with lock(run):
+        pass  # says so now, not after everything has started, when another process writes this run
+    console.print(
+        f"Run {name} in {_shown(run.path)}; Ctrl-C stops it, the same command with --run-id {name} continues it.",
+        highlight=False,
+    )
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # this command has a display of its own
+    os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_uri(Path.cwd()))
+    try:
+        with Display(console, settings.run.iterations) as display, services.prefect_api(Path.cwd()) as api:
+            display.stage("starting", 0, 0)
+            from flows.train import trace
+            from tasks.stage import listeners
+
+            listeners.append(display)
+            try:
+                _warm_up_meanwhile(run)
+                os.environ["PREFECT_API_URL"] = api.wait()
+                trace(params=str(run.path / "params.yaml"), run_id=name)
+            finally:
+                listeners.remove(display)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. To go on: trace train --run-id {name}" + (f" --params {params}" if run_id else ""))
+        raise typer.Exit(130) from None
+    from components.storage import read_json
+
+    show_summary(console, read_json(run.path / "summary.json"), _shown(run.path))
+
+
+@app.command()
+def evaluate(
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Run id, path, or 'latest'.")],
+    samples: Annotated[int, typer.Option(min=1, help="Rollouts per prompt.")] = 4,
+    runs_dir: RunsOption = Path("runs"),
+) -> None:
+    """Sampled accuracy of a run's newest policy on the test prompts, beside that of the policy it started from."""
+    from tasks.evaluate import accuracy
+    from tasks.inputs import sampler
+    from tasks.prepare import start_policy
+    from tasks.run import find_run
+    from tasks.summary import finished_iterations
+
+    run = find_run(name, runs_dir)
+    done = finished_iterations(run)
+    start = start_policy(run.params)
+    policies = [("before", 0, start)] + ([("after", done, run.iteration(done - 1) / "policy")] if done else [])
+    for when, version, path in policies:
+        result = accuracy(sampler(run.params, path, version), run.params, "test", samples, seed=run.params.run.seed)
+        console.print(
+            f"{when} {done} iterations: accuracy {result['accuracy']:.3f} over {result['rollouts']:.0f} rollouts",
+            highlight=False,
+        )
+
+
+@app.command()
+def up(
+    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect server.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow server.")] = 5000,
+) -> None:
+    """Start the Prefect and MLflow servers, the deployment trace/train and its worker, on loopback."""
+    from flows import services
+
+    services.up(Path.cwd(), prefect_port, mlflow_port)
+
+
+@app.command()
+def down() -> None:
+    """Stop exactly what `trace up` started."""
+    from flows import services
+
+    services.down(Path.cwd())
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what is missing for which feature, and which servers are up."""
+    from flows.doctor import examine
+
+    raise typer.Exit(0 if examine(console) else 1)
+
+
+def _warm_up_meanwhile(run: Any) -> None:
+    """Makes data and policy while the Prefect server starts; the flow's tasks then find them."""
+    from tasks.prepare import prepare_data, warm_up_policy
+
+    prepare_data.fn(run.path)
+    warm_up_policy.fn(run.path)
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def main() -> None:
+    """Runs the command; what the user can mend is one line and exit code 2."""
+    from flows import services
+
+    for key, value in services.environment(Path.cwd()).items():
+        os.environ.setdefault(key, value)
+    try:
+        app()
+    except UserError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {error}", highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What a run shows on the terminal: a line an iteration, a bar for the stage in progress, a table at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+class Display:
+    """Listens to the run of this process while a `with` block lasts.
+
+    Args:
+        console: Where to draw.
+        iterations: Iterations of the whole run.
+    """
+
+    def __init__(self, console: Console, iterations: int) -> None:
+        self.console, self.iterations = console, iterations
+        self._progress = Progress(
+            TextColumn("{task.description:24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._run = self._progress.add_task("iterations", total=iterations, visible=False)
+        self._stage = self._progress.add_task("starting", total=None)
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        self._progress.update(self._stage, description=name.replace("_", " "), completed=done, total=total or None)
+
+    def iteration(self, line: dict[str, Any]) -> None:
+        from tasks.summary import one_line
+
+        self.console.print(one_line(line), highlight=False)
+        self._progress.update(self._run, completed=line["iteration"] + 1, visible=True)
+
+
+def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
+    """The table at the end of a run, and where to look further."""
+
+    def number(key: str) -> str:
+        return "–" if summary[key] is None else f"{summary[key]:.3f}"
+
+    table = Table(
+        title=f"{summary['run_id']}: {summary['iterations']} iterations, arm {summary['arm']}", title_justify="left"
+    )
+    for column in ("", "first", "last", "mean"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("accuracy on held-out prompts", number("accuracy/first"), number("accuracy/last"), "")
+    table.add_row(
+        "effective ratio, by prompt", *(number(f"effective_ratio/prompts{s}") for s in ("/first", "/last", ""))
+    )
+    table.add_row("continuations that flip the outcome", "", "", number("tree/flip_rate"))
+    console.print(table)
+    units, bare, continuations = (summary[f"budget/{k}"] for k in ("units", "bare_rollouts", "continuations"))
+    console.print(
+        f"The budget: {units:,.0f} units = {bare:,.0f} bare rollouts + {continuations:,.0f} continuations at ½; "
+        f"{summary['budget/leaves']:,.0f} leaves, {summary['tokens/generated']:,.0f} sampled tokens.",
+        highlight=False,
+    )
+    console.print(
+        f"Look further:\n  {path}/metrics.jsonl          one line an iteration\n"
+        f"  {path}/iterations/            every tree, as Parquet\n"
+        f"  trace evaluate {summary['run_id']}   accuracy on the test prompts\n"
+        "  make up                       the Prefect and MLflow pages, with this run",
+        highlight=False,
+    )

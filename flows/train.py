@@ -1,0 +1,98 @@
+"""The flow `trace`: a run, iteration by iteration, in the order of the method."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, runtime
+
+from components.config import load_params
+from tasks.allocate_roots import allocate_roots
+from tasks.evaluate import evaluate
+from tasks.expand_prefixes import expand_prefixes
+from tasks.generate import generate
+from tasks.mirror import Mirror
+from tasks.prepare import prepare_data, warm_up_policy
+from tasks.record import record
+from tasks.refit_predictor import refit_predictor
+from tasks.retain import retain
+from tasks.run import Run, lock, open_run
+from tasks.score_prompts import score_prompts
+from tasks.summary import append_metrics, finished_iterations, write_summary
+from tasks.update_policy import update_policy
+from tasks.verify import verify_counterfactual, verify_factual
+
+
+def _flow_run_name() -> str:
+    run_id = runtime.flow_run.parameters.get("run_id")
+    return f"trace-{run_id}" if run_id else f"trace-{runtime.flow_run.name}"
+
+
+@flow(name="trace", flow_run_name=_flow_run_name)
+def trace(
+    params: str = "params.yaml",
+    overrides: dict[str, Any] | None = None,
+    arm: str | None = None,
+    seed: int | None = None,
+    run_id: str | None = None,
+) -> str:
+    """Trains a policy, or continues the run that `run_id` names; returns the run's folder.
+
+    Args:
+        params: Parameters file.
+        overrides: Dotted keys to values, e.g. {"allocation.root_units": 256}.
+        arm: Short for overrides of `allocation.arm`.
+        seed: Short for overrides of `run.seed`.
+        run_id: Name of the run; by default the flow run's own name.
+    """
+    chosen = {"allocation.arm": arm, "run.seed": seed}
+    settings = load_params(Path(params), {**(overrides or {}), **{k: v for k, v in chosen.items() if v is not None}})
+    run = open_run(settings, run_id or runtime.flow_run.name)
+    with lock(run):
+        data, policy = prepare_data(run.path), warm_up_policy(run.path)
+        predictor: Path | None = None
+        with Mirror(run, tags={"data": data.name, "warm_up": policy.name}) as mirror:
+            done = finished_iterations(run)
+            if done:
+                policy, predictor = run.iteration(done - 1) / "policy", run.iteration(done - 1) / "predictor"
+            for number in range(done, settings.run.iterations):
+                policy, predictor = iteration(run.path, run.run_id, number, policy, predictor)
+                mirror.notify()
+            evaluate(run.path, settings.run.iterations, policy=policy)
+            write_summary(run)
+    return str(run.path)
+
+
+@flow(name="iteration", flow_run_name="trace-{run_id}-{number:04d}")
+def iteration(run: Path, run_id: str, number: int, policy: Path, predictor: Path | None) -> tuple[Path, Path]:
+    """One iteration: returns the next policy and predictor."""
+    start = time.perf_counter()
+    settings = Run(run).params
+    evaluation = evaluate(run, number, policy=policy) if number % settings.evaluation.every == 0 else None
+
+    scored = score_prompts(run, number, policy=policy, predictor=predictor)
+    roots = allocate_roots(run, number, scored=scored)
+    generated = generate(run, number, policy=policy, roots=roots)
+    factual = verify_factual(run, number, forest=generated)
+    expanded = expand_prefixes(run, number, policy=policy, predictor=predictor, factual=factual)
+    verified = verify_counterfactual(run, number, forest=expanded)
+    earlier = [
+        Run(run).iteration(k) / "forest.parquet" for k in range(max(0, number - settings.predictor.replay), number)
+    ]
+    next_predictor = refit_predictor(
+        run, number, policy=policy, predictor=predictor, verified=verified, earlier=earlier
+    )
+    next_policy = update_policy(run, number, policy=policy, verified=verified)
+
+    record(
+        run,
+        number,
+        forest=next_policy.parent / "forest.parquet",
+        evaluation=evaluation,
+        seconds=time.perf_counter() - start,
+    )
+    append_metrics(Run(run), number)
+    retain(run, number)
+    return next_policy, next_predictor

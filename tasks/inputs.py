@@ -1,0 +1,57 @@
+"""What several tasks read: the prompts, and the engine with the policy's weights."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from components.config import EngineParams, Params
+from components.datasets import load_prompts, prepare
+from components.environments import ENVIRONMENTS, Environment, Prompt
+from components.errors import MissingExtraError
+from components.policy.base import Engine
+from components.policy.engine_transformers import TransformersEngine
+from components.policy.renderer import Renderer
+from components.policy.rollout import Sampler
+from components.storage import read_parquet, write_parquet
+from components.tree.forest import Forest
+from components.tree.schema import NODE_SCHEMA
+
+
+def prompts(params: Params, split: str) -> dict[str, Prompt]:
+    """The prompts of a split by id, in the file's order."""
+    return _prompts(prepare(params.environment, Path(params.run.data_dir)) / f"{split}.parquet")
+
+
+@lru_cache(maxsize=4)
+def _prompts(path: Path) -> dict[str, Prompt]:
+    return {p.prompt_id: p for p in load_prompts(path)}
+
+
+def environment(params: Params) -> Environment:
+    return ENVIRONMENTS[params.environment.name](max_turns=params.environment.max_turns)
+
+
+def sampler(params: Params, policy: Path, version: int) -> Sampler:
+    """A sampler whose engine holds the weights of `policy`."""
+    torch.set_num_threads(params.run.threads)
+    engine = _engine(params.engine)
+    engine.load(policy)
+    return Sampler(engine, Renderer.load(policy), environment(params), params.engine, version)
+
+
+@lru_cache(maxsize=1)
+def _engine(settings: EngineParams) -> Engine:
+    if settings.name == "vllm":
+        raise MissingExtraError("engine.name: vllm", "vllm")
+    return TransformersEngine(settings)
+
+
+def read_forest(path: Path) -> Forest:
+    return Forest.from_table(read_parquet(path, NODE_SCHEMA))
+
+
+def write_forest(path: Path, forest: Forest) -> None:
+    write_parquet(path, forest.to_table())

@@ -1,0 +1,128 @@
+"""MLflow mirrors metrics.jsonl, best-effort: a tracking failure never stops training, an outage only delays the mirror.
+
+The mirror works in a thread of its own, so that neither MLflow's import nor a slow server holds the run up. It logs
+every line that MLflow does not have yet, under a run id that the manifest keeps: a continued run continues there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from components.tracking.plots import curves
+from tasks.run import Run
+
+logger = logging.getLogger("trace")
+
+
+class Mirror:
+    """Keeps the MLflow run up to date while a `with` block lasts.
+
+    Args:
+        run: The run to mirror.
+        tags: Tags of the MLflow run, e.g. hashes of its data.
+        wait: Seconds that the end of the block waits for what is still to be logged.
+    """
+
+    def __init__(self, run: Run, tags: dict[str, str], wait: float = 30.0) -> None:
+        self.run, self.tags, self.wait = run, tags, wait
+        self.failure: str | None = None
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._client: Any = None
+        self._mlflow_run_id: str | None = None
+        self._logged = -1
+        self._thread = threading.Thread(target=self._work, name="mlflow-mirror", daemon=True)
+
+    def __enter__(self) -> Mirror:
+        if self.run.params.tracking.mlflow:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._thread.is_alive():
+            return
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(self.wait)
+        status = "FINISHED" if kind is None else "FAILED"
+        if self._thread.is_alive():
+            self.failure = f"MLflow did not answer within {self.wait:g} s"
+        elif self._client is not None and self.failure is None:
+            self._attempt(lambda: self._finish(status))
+        if self.failure:
+            logger.warning(
+                "MLflow does not have all of run %s (%s); %s has", self.run.run_id, self.failure, self.run.metrics_path
+            )
+
+    def notify(self) -> None:
+        """Says that metrics.jsonl has a new line."""
+        self._wake.set()
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            self._attempt(self._sync)
+            if self._closing.is_set():
+                return
+
+    def _attempt(self, work: Any) -> None:
+        try:
+            work()
+            self.failure = None
+        except Exception as error:  # whatever MLflow raises: the run goes on
+            self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+
+    def _sync(self) -> None:
+        from mlflow.entities import Metric
+
+        if self._client is None:
+            self._connect()
+        now = int(time.time() * 1000)
+        for line in self.run.metrics():
+            if line["iteration"] > self._logged:
+                metrics = [Metric(k, float(v), now, line["iteration"]) for k, v in line.items() if v is not None]
+                self._client.log_batch(self._mlflow_run_id, metrics=metrics)
+                self._logged = line["iteration"]
+
+    def _connect(self) -> None:
+        import mlflow
+        from mlflow.entities import Param, RunTag
+        from mlflow.exceptions import MlflowException
+
+        client, params = mlflow.MlflowClient(), self.run.params
+        known = self.run.manifest.get("mlflow_run_id")
+        if known is not None:
+            try:
+                self._logged = int(client.get_run(known).data.metrics.get("iteration", -1))
+                client.update_run(known, status="RUNNING")
+                self._client, self._mlflow_run_id = client, known
+                return
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+        experiment = client.get_experiment_by_name(params.tracking.experiment)
+        experiment_id = experiment.experiment_id if experiment else client.create_experiment(params.tracking.experiment)
+        created = client.create_run(experiment_id, run_name=self.run.run_id)
+        self._mlflow_run_id = created.info.run_id
+        self.run.note(mlflow_run_id=self._mlflow_run_id)
+        flat = [
+            Param(f"{s}.{k}", str(v)[:500]) for s, section in params.model_dump().items() for k, v in section.items()
+        ]
+        client.log_batch(self._mlflow_run_id, params=flat, tags=[RunTag(k, v) for k, v in self.tags.items()])
+        client.log_artifact(self._mlflow_run_id, str(self.run.path / "params.yaml"))
+        self._client = client
+
+    def _finish(self, status: str) -> None:
+        for name in ("metrics.jsonl", "summary.json"):
+            if (path := Path(self.run.path / name)).exists():
+                self._client.log_artifact(self._mlflow_run_id, str(path))
+        if lines := self.run.metrics():
+            self._client.log_figure(self._mlflow_run_id, curves(lines), "curves.png")
+        self._client.set_terminated(self._mlflow_run_id, status)

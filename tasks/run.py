@@ -1,0 +1,160 @@
+"""A run on disk: its folder, its parameters, its manifest, and the one process that may write to it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.config import Params, load_params
+from components.errors import UserError
+from components.storage import read_json, write_json, write_text
+
+# Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
+MAY_CHANGE = (
+    "run.iterations",
+    "run.keep_policies",
+    "run.runs_dir",
+    "run.data_dir",
+    "tracking.mlflow",
+    "tracking.experiment",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, `runs/<run_id>`."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @cached_property
+    def params(self) -> Params:
+        return load_params(self.path / "params.yaml")
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return dict(read_json(self.path / "manifest.json"))
+
+    def note(self, **values: Any) -> None:
+        """Sets keys of the manifest."""
+        write_json(self.path / "manifest.json", self.manifest | values)
+
+    def iteration(self, number: int) -> Path:
+        return self.path / "iterations" / f"{number:04d}"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl; a line torn by a kill is not one."""
+        lines = (
+            self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
+            if self.metrics_path.exists()
+            else []
+        )
+        rows = []
+        for number, line in enumerate(lines):
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                if number + 1 < len(lines):
+                    raise UserError(
+                        f"{self.metrics_path}, line {number + 1} is damaged; restore the file, or start a new run"
+                    ) from None
+        return rows
+
+
+def open_run(params: Params, run_id: str) -> Run:
+    """Makes a run's folder, or opens it to continue.
+
+    Raises:
+        UserError: if the id is no file name, the folder cannot be written, or it holds other parameters.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_id) or run_id == "latest":
+        raise UserError(
+            f"--run-id {run_id!r}: use up to 100 letters, digits, dots, dashes and underscores (and not 'latest')"
+        )
+    runs_dir = Path(params.run.runs_dir)
+    run = Run((runs_dir / run_id).absolute())
+    if (run.path / "manifest.json").exists():
+        changed = {
+            k: v for k, v in _differences(load_params(run.path / "params.yaml"), params).items() if k not in MAY_CHANGE
+        }
+        if changed:
+            shown = ", ".join(f"{key} is {old!r} there and {new!r} here" for key, (old, new) in changed.items())
+            raise UserError(
+                f"run {run_id} exists in {runs_dir} with other parameters ({shown}); choose another --run-id, or these parameters"
+            )
+    write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
+    if not (run.path / "manifest.json").exists():
+        write_json(run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None})
+    _point_latest_to(run.path)
+    return run
+
+
+@contextmanager
+def lock(run: Run) -> Iterator[None]:
+    """Holds the run for this process; the system frees it when the process ends, however it ends.
+
+    Raises:
+        UserError: if another process holds it.
+    """
+    with (run.path / ".lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"run {run.run_id} is being written by another process; wait for it, or choose another --run-id"
+            ) from None
+        yield
+
+
+def find_run(name: str, runs_dir: Path) -> Run:
+    """An existing run by id or path.
+
+    Raises:
+        UserError: if there is none; the message lists some that there are.
+    """
+    for path in (Path(name), runs_dir / name):
+        if (path / "manifest.json").is_file():
+            return Run(path.resolve())
+    known = sorted(p.parent.name for p in runs_dir.glob("*/manifest.json") if not p.parent.is_symlink())
+    raise UserError(
+        f"no run {name!r} in {runs_dir}/; there is {', '.join(known[-5:]) or 'none yet: start one with trace train'}"
+    )
+
+
+def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
+    def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+        if not isinstance(value, dict):
+            return {prefix: value}
+        return {
+            k: v
+            for key, inner in value.items()
+            for k, v in flat(inner, f"{prefix}.{key}" if prefix else str(key)).items()
+        }
+
+    a, b = flat(old.model_dump()), flat(new.model_dump())
+    return {key: (a.get(key), b.get(key)) for key in {**a, **b} if a.get(key) != b.get(key)}
+
+
+def _point_latest_to(path: Path) -> None:
+    link = path.parent / "latest"
+    temporary = path.parent / f".latest-{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(path.name)
+    temporary.replace(link)

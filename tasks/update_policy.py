@@ -1,0 +1,41 @@
+"""Update: one policy step on the forest, and the forest with the values and advantages that it used."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+
+from components.config import UpdateParams
+from components.errors import MissingExtraError
+from components.policy.base import Trainer
+from components.policy.rollout import derive_seed
+from components.policy.trainer_torch import TorchTrainer
+from components.storage import atomic_path
+from components.tree.values import leaf_values
+from tasks.inputs import read_forest, write_forest
+from tasks.stage import Context, stage
+
+
+@stage("update policy", output="policy", also=("forest.parquet",))
+def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, float]:
+    """Writes the next policy, and `forest.parquet` with the columns `value` and `advantage` filled."""
+    params = context.params
+    torch.set_num_threads(params.run.threads)
+    forest = read_forest(verified)
+    trainer = _trainer(params.update, params.engine.temperature)
+    with atomic_path(context.output) as temporary:
+        update = trainer.update(forest, policy, temporary, derive_seed(params.run.seed, context.iteration, "update"))
+    value_N, leaves_N = leaf_values(forest)
+    for node, value, leaves, advantage in zip(forest.nodes, value_N, leaves_N, update.advantage_N, strict=True):
+        node.value = float(value) if leaves else None
+        node.advantage = None if math.isnan(advantage) else advantage
+    write_forest(context.folder / "forest.parquet", forest)
+    return update.metrics
+
+
+def _trainer(settings: UpdateParams, temperature: float) -> Trainer:
+    if settings.trainer == "deepspeed":
+        raise MissingExtraError("update.trainer: deepspeed", "deepspeed")
+    return TorchTrainer(settings, temperature)

@@ -1,0 +1,31 @@
+"""Verify: a terminal reward, or a status that says why there is none, for every leaf that has neither yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from components.tree.forest import Forest
+from components.tree.schema import Status, StopReason
+from components.verifiers import VERIFIERS
+from components.verifiers import verify as score
+from tasks.inputs import prompts, read_forest, write_forest
+from tasks.stage import Context, stage
+
+
+def _verify(context: Context, forest: Path) -> dict[str, float]:
+    """Writes the forest with the rewards of its new leaves."""
+    train = prompts(context.params, "train")
+    verifier = VERIFIERS[context.params.environment.name]()
+    nodes = read_forest(forest).nodes
+    new = [n for n in nodes if n.is_terminal and n.reward is None and n.status == Status.OK]
+    for node in new:
+        answer = node.observation if node.stop_reason == StopReason.ANSWERED else None
+        outcome = score(verifier, train[node.prompt_id], answer)
+        node.reward, node.status = outcome.reward, outcome.status
+    write_forest(context.output, Forest(nodes))
+    return {"verified": float(len(new)), "unscored": float(sum(n.reward is None for n in new))}
+
+
+verify_factual: Callable[..., Path] = stage("verify factual", output="factual.parquet")(_verify)
+verify_counterfactual: Callable[..., Path] = stage("verify counterfactual", output="verified.parquet")(_verify)

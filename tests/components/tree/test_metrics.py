@@ -1,0 +1,103 @@
+"""Effective ratio, flips, shared tokens and the accounts."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from components.tree.advantages import ADVANTAGES, credit
+from components.tree.forest import Forest
+from components.tree.metrics import (
+    accounting,
+    effective_ratio_by_leaf,
+    effective_ratio_by_prompt,
+    effective_ratio_matched,
+    flip_rate,
+    forest_metrics,
+    unique_token_ratio,
+    units,
+)
+
+
+def test_c01_effective_ratio_of_four_groups(plant):
+    forest = plant([1, 1, 1, 1], [0, 0, 0, 0], [0.4] * 4, [1, 0, 0, 1])
+    assert effective_ratio_by_prompt(forest) == 0.25
+    assert effective_ratio_by_leaf(forest) == 0.25
+
+
+def test_ratio_by_leaf_counts_leaves_and_by_prompt_counts_prompts(plant):
+    forest = plant([1, 0, [1, 0]], [1], [0])
+    assert effective_ratio_by_prompt(forest) == pytest.approx(1 / 3)
+    assert effective_ratio_by_leaf(forest) == pytest.approx(4 / 6)
+
+
+def test_unscored_leaves_make_no_contrast(plant):
+    assert effective_ratio_by_prompt(plant([1, None], [None])) == 0.0
+    assert np.isnan(effective_ratio_by_leaf(plant([None])))
+    assert np.isnan(effective_ratio_by_prompt(Forest([])))
+
+
+@pytest.mark.parametrize("leaves", [2, 3, 5])
+def test_matched_ratio_is_the_mean_over_all_subsets(plant, leaves):
+    rewards = [1, 0, 0, 0, 0.4, 1]
+    subsets = list(combinations(rewards, leaves))
+    expected = np.mean([max(s) != min(s) for s in subsets])
+    assert effective_ratio_matched(plant(rewards), leaves) == pytest.approx(expected)
+
+
+def test_matched_ratio_does_not_favour_more_leaves(plant):
+    few, many = plant([1, 0]), plant([1, 1, 1, 0, 0, 0])
+    assert effective_ratio_matched(few, 2) == 1.0
+    assert effective_ratio_matched(many, 2) == pytest.approx(9 / 15)
+    assert np.isnan(effective_ratio_matched(few, 3))
+
+
+def test_flip_rate_counts_continuations_against_their_own_factual_rollout(plant):
+    assert flip_rate(plant([[0, 1, 0, 1, None], [1, 1]])) == pytest.approx(2 / 4)
+    assert np.isnan(flip_rate(plant([1, 0])))
+    assert np.isnan(flip_rate(plant([[None, 1, 0]])))
+
+
+def test_unique_token_ratio(plant):
+    assert unique_token_ratio(plant([1])) == 1.0
+    # root 3, prefix 2 + 1, leaves 2 each: 10 tokens in the tree; two paths of 8
+    assert unique_token_ratio(plant([[1, 0]])) == pytest.approx(10 / 16)
+
+
+def test_units_cost_one_from_the_root_and_a_half_from_a_prefix(plant):
+    assert units(plant([1, [0, 1, 1]], [0])) == 1 + 1 + 0.5 + 0.5 + 1
+
+
+@pytest.mark.parametrize("kind", ADVANTAGES)
+def test_c21_accounts_add_up_and_name_what_was_wasted(plant, kind):
+    forest = plant([1, 0, [1, 0, None]], [1, 1], [None], [0, [0, 1]])
+    sheet = accounting(forest, credit(forest, kind), budget=12.0)
+    assert sheet["rollouts/sampled"] == 11
+    assert sheet["rollouts/sampled"] == sheet["rollouts/verified"] + sheet["rollouts/unscored"]
+    assert sheet["rollouts/verified"] == sheet["rollouts/admitted"] + sheet["rollouts/without_contrast"]
+    assert sheet["rollouts/admitted"] == sheet["rollouts/trained"] + sheet["rollouts/untrained"]
+    assert (sheet["rollouts/verified"], sheet["rollouts/admitted"], sheet["rollouts/trained"]) == (9, 7, 7)
+    assert sheet["budget/wasted"] == 4
+    assert sheet["budget/spent"] + sheet["budget/unspent"] == 12.0
+    assert sheet["budget/spent"] == 3 + 1 + 2 + 1 + 2 + 0.5
+    assert sheet["budget/generated_tokens"] == 2 * (11 + 2)
+
+
+def test_c20_size_of_the_update_is_reported_when_groups_are_dropped(plant):
+    forest = plant([1, 1], [0, 0], [1, 1], [1, 0])
+    terms = credit(forest, "grpo")
+    assert terms.groups - sum(terms.dropped.values()) == 1
+    assert accounting(forest, terms, 8.0)["rollouts/trained"] == 2
+
+
+def test_c28_every_paid_leaf_is_in_the_accounts(plant):
+    forest = plant([1, 0, 1, 1, 0, 0, 1, 1])
+    sheet = accounting(forest, credit(forest, "grpo"), budget=8.0)
+    assert sheet["rollouts/verified"] == sheet["budget/units"] == 8
+
+
+def test_metrics_are_plain_numbers(plant):
+    for name, value in forest_metrics(plant([1, 0])).items():
+        assert type(value) is float, name

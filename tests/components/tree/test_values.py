@@ -1,0 +1,56 @@
+"""Backed-up values (Eq. 18) and the unweighted means of TreeRPO."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from components.tree.forest import Forest
+from components.tree.schema import Node, Origin
+from components.tree.values import child_values, leaf_values
+
+
+def test_the_two_means_differ_where_the_tree_branches_unevenly(plant):
+    forest = plant([1, [1, 0, 0, 0]])  # rows: 0 root, 1 leaf, 2 prefix, 3 4 5 6 leaves
+    value_N, count_N = leaf_values(forest)
+    assert value_N == pytest.approx([2 / 5, 1, 1 / 4, 1, 0, 0, 0])
+    assert count_N.tolist() == [5, 1, 4, 1, 1, 1, 1]
+    unweighted_N, children_N = child_values(forest)
+    assert unweighted_N[0] == pytest.approx((1 + 1 / 4) / 2)
+    assert children_N.tolist() == [2, 0, 4, 0, 0, 0, 0]
+
+
+def test_unscored_leaves_are_not_zeros(plant):
+    value_N, count_N = leaf_values(plant([1, None, [None, None]]))
+    assert value_N[0] == 1.0
+    assert count_N.tolist() == [1, 1, 0, 0, 0, 0]
+    assert np.isnan(value_N[[2, 3, 4, 5]]).all()
+    assert child_values(plant([1, None, [None, None]]))[0][0] == 1.0
+
+
+SPEC = st.recursive(
+    st.sampled_from([0.0, 1.0, None]), lambda inner: st.lists(inner, min_size=1, max_size=4), max_leaves=9
+)
+
+
+@given(tree=st.lists(SPEC, min_size=1, max_size=4))
+def test_leaf_value_is_the_mean_of_the_leaves_below(plant, tree):
+    forest = plant(tree)
+    value_N, count_N = leaf_values(forest)
+    for row in range(len(forest)):
+        below = [forest.reward_N[leaf] for leaf in forest.scored_L if row in forest.path(leaf)]
+        assert count_N[row] == len(below)
+        assert value_N[row] == pytest.approx(np.mean(below)) if below else np.isnan(value_N[row])
+
+
+def test_c29_nodes_share_no_mutable_default():
+    a, b = Node(0, "p", 0, -1, 0, Origin.ROOT), Node(0, "p", 0, -1, 0, Origin.ROOT)
+    a.token_ids.append(1)
+    assert b.token_ids == []
+
+
+def test_empty_forest_has_no_values():
+    value_N, count_N = leaf_values(Forest([]))
+    assert len(value_N) == len(count_N) == 0

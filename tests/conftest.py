@@ -1,0 +1,42 @@
+"""Fixtures shared by the three floors' tests. Every test works in temporary folders and on one thread."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+
+from components.config import Params
+from components.datasets.multihop import vocabulary
+from components.policy.tiny import build_model, build_tokenizer
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def params() -> Params:
+    """A run of seconds."""
+    return Params.model_validate(
+        {
+            "run": {"iterations": 2, "threads": 1},
+            "environment": {"train_prompts": 64, "val_prompts": 8, "test_prompts": 8},
+            "policy": {"warmup": {"steps": 25, "batch_size": 16}},
+            "allocation": {"pool": 16, "root_units": 16, "continuations": 2, "group_size": 4},
+            "predictor": {"steps": 5},
+            "tracking": {"mlflow": False},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def random_policy(tmp_path_factory: pytest.TempPathFactory, params: Params) -> Path:
+    """A tiny policy with random weights, in Hugging Face form."""
+    folder = tmp_path_factory.mktemp("policy")
+    tokenizer = build_tokenizer(vocabulary())
+    build_model(params.policy, tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
