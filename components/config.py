@@ -234,7 +234,7 @@ def load_params(path: Path, overrides: dict[str, Any] | None = None) -> Params:
             else ""
         )
         what = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-        raise UserError(f"{path}{where}: not valid YAML: {what}") from None
+        raise UserError(f"{path}{where}: not valid YAML: {' '.join(str(what).split())}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected sections with keys, found {type(tree).__name__}")
     for dotted, value in (overrides or {}).items():

@@ -4,7 +4,6 @@ A process is known by its id *and* the time it was created, so an id that the sy
 is never signalled. Everything binds to loopback.
 """
 
-import os
 import socket
 import subprocess
 import time
@@ -153,9 +152,4 @@ def end(services: Iterable[Service], grace: float = 15.0) -> list[Service]:
             except psutil.NoSuchProcess:
                 continue
         tree = psutil.wait_procs(tree, timeout=timeout)[1]
-    for service in ended:
-        try:
-            os.waitpid(service.pid, os.WNOHANG)  # a child of this very process leaves no zombie
-        except ChildProcessError:
-            continue
     return ended

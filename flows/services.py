@@ -196,8 +196,15 @@ class _Stack:
             raise ServiceError(f"the deployment of prefect.yaml failed{log_tail(log)}")
 
     def wait(self, name: str, health: str) -> None:
+        """Waits for one server, and fails at once if any of them dies."""
         service = self.services[name]
-        wait_until(lambda: answers(service.url + health), f"the {name} server (port {service.port})", service)
+        wait_until(lambda: self._all_alive() and answers(service.url + health), f"the {name} server", service)
+
+    def _all_alive(self) -> bool:
+        for name, service in self.services.items():
+            if service.process() is None:
+                raise ServiceError(f"{name} ended while starting{log_tail(service.log)}")
+        return True
 
     def _start(self, name: str, module: list[str], env: dict[str, str]) -> None:
         log = _home(self.root) / "logs" / f"{name.lower()}.log"
@@ -213,7 +220,9 @@ def _server_env(root: Path) -> dict[str, str]:
         name: nowhere for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
     }
     local = {name: f"{HOST},localhost" for name in ("NO_PROXY", "no_proxy")}
-    return dict(os.environ) | environment(root) | proxies | local
+    env = dict(os.environ) | environment(root) | proxies | local
+    Path(env["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+    return env
 
 
 def _say_where(services: dict[str, Service], say: Callable[[str], None]) -> None:

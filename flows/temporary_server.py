@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -60,6 +61,8 @@ class TemporaryAPI:
                 self._process.wait()
                 if self._process.stdin:
                     self._process.stdin.close()
+                if self._log.exists() and not self._log.stat().st_size:
+                    self._log.unlink()
         if self._previous is None:
             os.environ.pop("PREFECT_API_URL", None)
         else:
@@ -97,7 +100,7 @@ class TemporaryAPI:
 
 
 @contextlib.contextmanager
-def _uninterrupted():  # type: ignore[no-untyped-def]
+def _uninterrupted() -> Iterator[None]:
     """Holds back Ctrl-C: an impatient second one must not leave a half-stopped server and a traceback."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from prefect import runtime
+from prefect.artifacts import create_table_artifact
+
 from components.storage import read_json, write_json
 from components.tracking.names import iteration_metrics
 from tasks.inputs import read_forest
@@ -27,9 +30,9 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
 
 
 def _artifact(context: Context, line: dict[str, Any]) -> None:
-    """A table in Prefect's UI: effective ratio, budget by stage, calibration. Best-effort."""
-    from prefect.artifacts import create_table_artifact
-
+    """A table in Prefect's UI: effective ratio, budget by stage, calibration."""
+    if runtime.flow_run.id is None:  # called outside Prefect
+        return
     rows = [
         {"group": group, "metric": name, "value": "" if value is None else round(value, 4)}
         for key, value in line.items()

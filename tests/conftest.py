@@ -19,12 +19,12 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def params() -> Params:
-    """A run of seconds."""
+    """A run of seconds, whose policy succeeds at some prompts and fails at others."""
     return Params.model_validate(
         {
             "run": {"iterations": 2, "threads": 1},
-            "environment": {"train_prompts": 64, "val_prompts": 8, "test_prompts": 8},
-            "policy": {"warmup": {"steps": 25, "batch_size": 16}},
+            "environment": {"train_prompts": 64, "val_prompts": 8, "test_prompts": 8, "hops": {1: 0.7, 2: 0.3}},
+            "policy": {"warmup": {"steps": 120, "batch_size": 32, "zipf": 1.5, "hops": {1: 0.9, 2: 0.1}}},
             "allocation": {"pool": 16, "root_units": 16, "continuations": 2, "group_size": 4},
             "predictor": {"steps": 5},
             "tracking": {"mlflow": False},

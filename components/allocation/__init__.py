@@ -12,6 +12,7 @@ from components.allocation.react import React
 from components.allocation.reinforce_ada import ReinforceAda
 from components.allocation.trace import Trace
 from components.allocation.treepo import TracePrefix, TraceRoot, TreePO
+from components.allocation.unified import TraceUnified
 from components.allocation.vip import Vip
 
 ARMS: dict[str, Allocator] = {
@@ -25,6 +26,7 @@ ARMS: dict[str, Allocator] = {
     "trace-root": TraceRoot(),
     "trace-prefix": TracePrefix(),
     "trace": Trace(),
+    "trace-unified": TraceUnified(),
     "mopps": Mopps(),
     "knapsack": Knapsack(),
     "reinforce-ada": ReinforceAda(),

@@ -2,8 +2,10 @@
 
     maximise  sum_{j,t} V_pref(k_jt)   subject to   sum_{j,t} k_jt = m_i N
 
-V_pref is concave in k, so taking the largest marginal gains is optimal. The budget is local on purpose: in a run, no
-prompt has to wait for the rollouts of another.
+V_pref is concave in k, so taking the largest marginal gains is optimal. Where the belief is a law, the factual
+outcomes below the prefix are evidence about V there, and V_pref is taken under the law given them (Bayes' rule): a
+prefix is chosen because its rollout failed, and that it failed says something about it. A point belief stays as it is,
+as in the paper. The budget is local on purpose: in a run, no prompt has to wait for the rollouts of another.
 
 A prefix is *open* where its factual rollouts agree: one that already has both outcomes below it has its contrast, and
 one without a scored rollout has no outcome to flip. A tree without an open prefix turns its budget into bare rollouts.

@@ -67,9 +67,8 @@ def plan_roots(
 
     one_segment = np.zeros(len(pool), dtype=np.int64)
     first_size = min(cap, 3)
-    taken, tied = take_largest(
-        gain, np.full(len(pool), cap - first_size + 1), one_segment, np.array([budget]), first_size, least
-    )
+    items = np.full(len(pool), cap - first_size + 1)
+    taken, tied = take_largest(gain, items, one_segment, np.array([budget]), first_size, at_least=least)
     left = budget - int(taken.sum())
     if left == 1 and not tied[taken > 0].any():
         _repair(gain, q, taken, np.flatnonzero(tied), cap, rng)

@@ -41,8 +41,8 @@ def take_largest(
         segment_A: Segment of each row, in [0, S); int64 (A,).
         budget_S: Units to take in each segment; int64 (S,).
         first_size: Units in the first item of each row; every other item is one unit.
-        size_A: Units in every item of a row, where items differ in size between rows; not with `first_size`. A segment
-            whose next item is larger than what is left of its budget stops there: `tied` is then more than fits.
+        size_A: Units in every item of a row, where rows differ, int64 (A,); not with `first_size`. The tied items may
+            then be larger than what is left of the budget.
         at_least: A lower bound of every threshold, where one is known; it only saves time.
 
     Returns:
@@ -54,9 +54,8 @@ def take_largest(
     tied_A = np.zeros(len(limit_A), dtype=np.int64)
 
     def units(items: np.ndarray, of: np.ndarray | slice) -> np.ndarray:
-        if size_A is not None:
-            return items * size_A[of]
-        return items + extra * (items > 0) if extra else items
+        total: np.ndarray = items * size_A[of] if size_A is not None else items + extra * (items > 0)
+        return total
 
     total_S = np.bincount(segment_A, weights=units(limit_A, slice(None)), minlength=segments)
     everything_A = (total_S <= budget_S)[segment_A]

@@ -115,6 +115,8 @@ def _power_mean_closed(mean: np.ndarray, concentration: np.ndarray, power: np.nd
 
 def _log_rising(x: np.ndarray, m: np.ndarray) -> np.ndarray:
     """log of x (x+1) ... (x+m-1), without the cancellation of two large log-gammas."""
-    series = (x - 0.5) * np.log1p(m / x) + m * (np.log(x + m) - 1.0) + (1.0 / (x + m) - 1.0 / x) / 12.0
-    rising: np.ndarray = np.where(x >= _STIRLING_FROM, series, gammaln(x + m) - gammaln(x))
+    rising: np.ndarray = gammaln(x + m) - gammaln(x)
+    large = x >= _STIRLING_FROM
+    x, m = x[large], m[large]
+    rising[large] = (x - 0.5) * np.log1p(m / x) + m * (np.log(x + m) - 1.0) + (1.0 / (x + m) - 1.0 / x) / 12.0
     return rising

@@ -5,6 +5,7 @@ What it leaves out on purpose: a KL penalty and an entropy bonus (App. E.4 uses 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class TorchTrainer:
         AutoTokenizer.from_pretrained(policy).save_pretrained(target)
         _save_optimizer(optimizer, model, target)
         names = ("loss", "grad_norm", "ratio_mean", "clip_fraction", "kl")
-        metrics = {name: float(np.mean([s[name] for s in steps])) if steps else 0.0 for name in names}
+        metrics = {name: float(np.mean([s[name] for s in steps])) if steps else math.nan for name in names}
         return Update(
             metrics | {"optimizer_steps": float(len(steps))} | terms.metrics(), terms.advantage_N(len(forest)).tolist()
         )

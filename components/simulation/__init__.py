@@ -3,5 +3,6 @@
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 from components.simulation.run import simulate
+from components.simulation.sweep import Cell, sweep
 
-__all__ = ["NoisyPredictor", "Population", "simulate"]
+__all__ = ["Cell", "NoisyPredictor", "Population", "simulate", "sweep"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from components.allocation.base import Allocator, Belief, Seen, Shape
@@ -9,7 +11,7 @@ from components.simulation.expansion import Tally, expand
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 
-CHUNK = 200_000  # bare rollouts whose anchors are held at once: stage 2 is local, so that memory stays bounded
+CHUNK = 200_000  # bare rollouts whose anchors are held at once, with their part of the budget: memory stays bounded
 
 
 def simulate(
@@ -49,8 +51,9 @@ def simulate(
     cuts = np.unique(first[np.searchsorted(first, np.arange(0, len(prompt_R), CHUNK), side="right") - 1])
     for start, stop in zip(cuts, np.append(cuts, len(prompt_R))[1:], strict=True):
         prompts, tree_R = np.unique(prompt_R[start:stop], return_inverse=True)
+        part = replace(shape, root_units=shape.root_units * int(stop - start) // len(prompt_R))
         expand(
-            arm, shape, belief[prompts], tree_R, value_RT[start:stop], population, predictor, rng, tally, matched_leaves
+            arm, part, belief[prompts], tree_R, value_RT[start:stop], population, predictor, rng, tally, matched_leaves
         )
     return {
         "effective_ratio": tally.ratio("mixed", "trees"),

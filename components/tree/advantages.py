@@ -129,14 +129,13 @@ def _leaf_credit(
 ) -> Credit:
     """Terms for every node on the path to every scored leaf of a prompt with contrast."""
     dropped = dict.fromkeys(REASONS, 0)
-    trees, tree_L = np.unique(forest.tree_N[forest.leaves_L], return_inverse=True)
+    trees = forest.by_tree(forest.leaves_L)
     leaf: list[int] = []
     node: list[int] = []
     told: list[float] = []
     weight: list[float] = []
     trained = 0
-    for group in range(len(trees)):
-        members_M = forest.leaves_L[tree_L == group]
+    for members_M in trees:
         reason = why_dropped(forest.reward_N[members_M])
         if reason is not None:
             dropped[reason] += 1

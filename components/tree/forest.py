@@ -105,6 +105,11 @@ class Forest:
         """Rows of the terminal nodes that carry a reward; int64."""
         return np.flatnonzero(self.is_terminal_N & np.isfinite(self.reward_N))
 
+    def by_tree(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Splits rows by their tree, in the order of the trees; trees without any of the rows are left out."""
+        order = rows[np.argsort(self.tree_N[rows], kind="stable")]
+        return np.split(order, np.flatnonzero(np.diff(self.tree_N[order])) + 1) if len(order) else []
+
     def path(self, node_id: int) -> list[int]:
         """Rows from the root to `node_id`, both included."""
         rows = []

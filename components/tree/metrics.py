@@ -40,8 +40,8 @@ def effective_ratio_matched(forest: Forest, leaves: int) -> float:
     with fewer scored leaves are left out; NaN if none remains.
     """
     chances = []
-    for tree in _trees(forest):
-        reward_L = forest.reward_N[forest.scored_L[forest.tree_N[forest.scored_L] == tree]]
+    for rows in forest.by_tree(forest.scored_L):
+        reward_L = forest.reward_N[rows]
         if len(reward_L) >= leaves:
             sizes = np.unique(np.round(reward_L / EPS), return_counts=True)[1]
             alike = [np.exp(_log_choose(n, leaves) - _log_choose(len(reward_L), leaves)) for n in sizes if n >= leaves]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from components.allocation import ARMS, Anchors, Belief, Seen, Shape
 from components.allocation.base import Allocator, cost
+from components.allocation.unified import TraceUnified
 
 SHAPES = st.builds(
     Shape,
@@ -194,7 +195,7 @@ def test_c30_the_cross_of_predictor_and_filter_is_registered():
 
 
 def test_untrained_predictor_allocates_like_uniform(grow_anchors):
-    """Ignorance everywhere: prompts are drawn at random, and a rollout is as likely to be mixed as under uniform pairs."""
+    """Ignorance everywhere: prompts are drawn at random, three rollouts each, and mixed as often as such groups are."""
     rates = np.random.default_rng(0).beta(0.3, 0.3, 2000)
     rng = np.random.default_rng(1)
     mixed = []
@@ -209,3 +210,36 @@ def test_untrained_predictor_allocates_like_uniform(grow_anchors):
 def test_shape_counts_its_units():
     assert Shape(1024, 2).units == 2048
     assert Shape(512, 6).units == 2048
+
+
+def open_anchors(turn, successes, failures, means, tokens):
+    ints = [np.array(x, dtype=np.int64) for x in (range(len(turn)), [0] * len(turn), turn, successes, failures)]
+    return Anchors(*ints, Belief.point(np.array(means)), suffix_tokens_A=np.array(tokens, dtype=np.float64))
+
+
+def test_unified_queue_takes_the_largest_gain_per_price():
+    # one tree of four bare rollouts, all failed; a root at V = 0.5 and a prefix at V = 0.4 that costs a half
+    anchors = open_anchors([0, 1], [0, 0], [4, 4], [0.5, 0.4], [100, 50])
+    unified = TraceUnified(per="units")
+    counts = unified.plan_continuations(anchors, np.array([4]), Shape(4, 1), np.random.default_rng(0))
+    # gains per unit: prefix .8, .48, .288, .17; root .5: two prefix units, then the root for the last unit
+    assert counts.tolist() == [1, 2]
+
+
+def test_unified_queue_prefers_short_suffixes_per_token():
+    anchors = open_anchors([0, 1, 2], [0, 0, 0], [4, 4, 4], [0.01, 0.4, 0.4], [100, 80, 10])
+    unified = TraceUnified(per="tokens")
+    counts = unified.plan_continuations(anchors, np.array([4]), Shape(4, 1), np.random.default_rng(0))
+    assert counts[2] > counts[1]
+
+
+def test_unified_queue_crosses_trees():
+    anchors = Anchors(
+        *(np.array(x) for x in ([0, 1, 2, 3], [0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0], [2, 2, 2, 2])),
+        Belief.point(np.array([0.0, 0.5, 0.0, 0.001])),
+    )
+    counts = TraceUnified(per="units").plan_continuations(
+        anchors, np.array([2, 2]), Shape(4, 2), np.random.default_rng(0)
+    )
+    assert counts.sum() == 8
+    assert counts[1] > 4  # `trace` would give each tree its own four

@@ -13,16 +13,18 @@ from components.allocation.utilities import prefix_gain, prefix_utility
 
 
 def utility(anchors: Anchors, counts: np.ndarray) -> np.ndarray:
-    return prefix_utility(anchors.belief, anchors.successes_A > 0, counts)
+    given_outcomes = anchors.belief.after(anchors.successes_A, anchors.failures_A)
+    return prefix_utility(given_outcomes, anchors.successes_A > 0, counts)
 
 
 def greedy(anchors: Anchors, tree: int, budget: int) -> float:
     """Most utility of one tree, unit by unit."""
     rows = np.flatnonzero(is_open(anchors) & (anchors.tree_A == tree))
+    belief = anchors.belief[rows].after(anchors.successes_A[rows], anchors.failures_A[rows])
     counts = np.zeros(len(rows), dtype=np.int64)
     for _ in range(budget if len(rows) else 0):
-        counts[prefix_gain(anchors.belief[rows], anchors.successes_A[rows] > 0, counts).argmax()] += 1
-    return float(prefix_utility(anchors.belief[rows], anchors.successes_A[rows] > 0, counts).sum())
+        counts[prefix_gain(belief, anchors.successes_A[rows] > 0, counts).argmax()] += 1
+    return float(prefix_utility(belief, anchors.successes_A[rows] > 0, counts).sum())
 
 
 @settings(max_examples=80, deadline=None)
@@ -74,6 +76,14 @@ def test_tree_without_an_open_prefix_gets_bare_rollouts():
     budget = np.array([5])
     assert plan_prefixes(anchors, budget).tolist() == [0, 0]
     assert fall_back_to_roots(anchors, is_open(anchors), budget).tolist() == [2, 0]  # half a unit stays unspent
+
+
+def test_outcome_below_a_prefix_is_evidence_about_it():
+    """Ignorance and two failures: the missing success is less likely than after one."""
+    anchors = anchors_of([0, 1, 1], [0, 0, 0], [3, 2, 1], [0.5, 0.5, 0.5], concentration=2.0)
+    assert plan_prefixes(anchors, np.array([1])).tolist() == [0, 0, 1]
+    given = anchors.belief.after(anchors.successes_A, anchors.failures_A)
+    assert given.mean_A[1:] == pytest.approx([1 / 4, 1 / 3])  # Laplace's rule of succession
 
 
 def test_hopeless_prefixes_share_the_budget_evenly():

@@ -111,7 +111,7 @@ def test_proposition_2_by_simulation():
 
 
 def test_proposition_3_by_simulation():
-    """Every prompt has its own parameter, and every rollout a score (the gradient of its log-probability) of variance 1.
+    """Every prompt has its own parameter, every rollout a score (gradient of its log-probability) of variance 1.
 
     The group's gradient is sum_j A_j s_j / sqrt(m), so that its energy is 1 where the group has contrast, else 0.
     """

@@ -1,0 +1,74 @@
+"""`trace-unified`: one queue for both stages, over the whole pool and per expected cost (beyond the paper).
+
+`trace` fixes what goes to roots (M) and to continuations (m_i N, inside each tree). Here the split M : N is one dial,
+and continuations are global: stage 1 spends `root_share` of the budget on roots by Eq. 13, and all that is left goes
+into one queue of continuations from every open prefix of every tree, and of further bare rollouts for every tree whose
+rollouts agree so far. A rollout is worth the chance of adding the missing outcome at its anchor (Eq. 15; a root with
+agreeing rollouts is an anchor like any other), divided by its expected cost.
+
+In `components.simulation`, at equal units, with a predictor of logit error 2 and its posterior: against `trace`, 2 %
+fewer mixed prompts and 11 % more squared gradient with prices in units; with prices in tokens 13 % and 16 % more per
+generated turn. The effective ratio by prompt is lower, since more prompts are active.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from components.allocation.base import CONTINUATION_COST, ROOT_COST, Anchors, Belief, OneRound, Shape
+from components.allocation.roots import plan_roots
+from components.allocation.threshold import take_largest
+from components.allocation.utilities import prefix_gain
+
+
+class TraceUnified(OneRound):
+    """Roots by Eq. 13 with a part of the budget, the rest by one queue.
+
+    Args:
+        root_share: Part of the whole budget that stage 1 spends on roots.
+        per: What a rollout is expected to cost: `units` (App. E.5), or generated `tokens`, measured on the anchor's own
+            factual rollouts. The budget is in units either way, as for every arm.
+    """
+
+    uses_predictor = True
+
+    def __init__(self, root_share: float = 0.6, per: str = "tokens") -> None:
+        if per not in ("units", "tokens"):
+            raise ValueError(f"per='{per}': a price is in units or in tokens")
+        self.root_share, self.per = root_share, per
+
+    def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        return plan_roots(pool, max(2, int(self.root_share * shape.units)), shape.max_per_prompt, rng)
+
+    def plan_continuations(
+        self, anchors: Anchors, bare: np.ndarray, shape: Shape, rng: np.random.Generator
+    ) -> np.ndarray:
+        counts_A = np.zeros(len(anchors), dtype=np.int64)
+        rows = rng.permutation(np.flatnonzero((anchors.successes_A > 0) != (anchors.failures_A > 0)))
+        left = int((shape.units - bare.sum()) / CONTINUATION_COST)
+        size = np.where(anchors.is_prefix_A[rows], 1, int(ROOT_COST / CONTINUATION_COST))  # in continuations
+        belief = anchors.belief[rows].after(anchors.successes_A[rows], anchors.failures_A[rows])
+        outcome, price = anchors.successes_A[rows] > 0, self._price(anchors, rows)
+
+        def gain(mine: np.ndarray, item: np.ndarray) -> np.ndarray:
+            density: np.ndarray = prefix_gain(belief[mine], outcome[mine], item - 1) / price[mine]
+            return density
+
+        one_segment = np.zeros(len(rows), dtype=np.int64)
+        taken, tied = take_largest(gain, left // size, one_segment, np.array([left]), size_A=size)
+        left -= int(taken.sum())
+        while (fits := (tied > 0) & (np.cumsum(np.where(tied > 0, size, 0)) <= left)).any():  # a round among the tied
+            taken, tied = taken + size * fits, tied - size * fits
+            left -= int(size[fits].sum())
+        counts_A[rows] = taken // size
+        return counts_A
+
+    def _price(self, anchors: Anchors, rows: np.ndarray) -> np.ndarray:
+        """Expected cost of one rollout, in units or in tokens."""
+        if self.per == "units":
+            return np.where(anchors.is_prefix_A[rows], CONTINUATION_COST, ROOT_COST)
+        if anchors.suffix_tokens_A is None:
+            raise ValueError("trace-unified per tokens needs Anchors.suffix_tokens_A, which nobody measured")
+        tokens = np.nan_to_num(anchors.suffix_tokens_A[rows], nan=np.inf)  # unknown: last in the queue
+        price: np.ndarray = np.maximum(tokens, 1.0)
+        return price

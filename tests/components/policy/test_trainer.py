@@ -1,0 +1,256 @@
+"""The torch trainer against flat references, and the faults that users of its peers met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from components.config import UpdateParams
+from components.policy.checkpoint import load_model
+from components.policy.trainer_torch import Row, TorchTrainer, build_rows, clipped_loss
+from components.storage import content_hash
+from components.tree.advantages import credit
+from components.tree.forest import Forest
+from components.tree.schema import Node, Origin, Status, StopReason
+
+SETTINGS = UpdateParams(advantage="grpo", epochs=1, minibatches=1)
+
+
+def tree(rewards: list[float | None], tree_id: int = 0, first: int = 0, turns: int = 2, seed: int = 0) -> list[Node]:
+    """A prompt with one chain of `turns` turns (5 sampled tokens, 3 observed ones) per reward; None: not scored."""
+    rng = np.random.default_rng(seed + tree_id)
+
+    def tokens(count: int) -> list[int]:
+        return rng.integers(6, 90, count).tolist()
+
+    nodes = [
+        Node(tree_id, f"p{tree_id}", first, -1, 0, Origin.ROOT, token_ids=tokens(4), is_action=[False] * 4,
+             logprobs=[np.nan] * 4)
+    ]  # fmt: skip
+    for sibling, reward in enumerate(rewards):
+        parent = first
+        for turn in range(1, turns + 1):
+            last = turn == turns
+            acted, seen = 5, 0 if last else 3
+            node = Node(
+                tree_id,
+                f"p{tree_id}",
+                first + len(nodes),
+                parent,
+                turn,
+                Origin.FACTUAL,
+                anchor_id=first,
+                sibling=sibling,
+                token_ids=tokens(acted + seen),
+                is_action=[True] * acted + [False] * seen,
+                logprobs=[-1.0] * acted + [np.nan] * seen,
+                stop_reason=StopReason.ANSWERED if last else None,
+                reward=reward if last else None,
+                status=Status.ERROR if last and reward is None else Status.OK,
+            )
+            parent = node.node_id
+            nodes.append(node)
+    return nodes
+
+
+def forest(*rewards: list[float | None], **options) -> Forest:
+    nodes: list[Node] = []
+    for index, group in enumerate(rewards):
+        nodes += tree(group, index, len(nodes), **options)
+    return Forest(nodes)
+
+
+def with_policy_logprobs(trees: Forest, policy: Path) -> Forest:
+    """The same forest with the log-probabilities that `policy` really gives its sampled tokens."""
+    model = load_model(policy).eval()
+    nodes = []
+    for node in trees.nodes:
+        if node.parent_id >= 0:
+            history = trees.prefix_ids(node.parent_id)
+            with torch.inference_mode():
+                logits = model(torch.tensor([history + node.token_ids])).logits[0]
+            logprobs = torch.log_softmax(logits, -1)[len(history) - 1 : -1]
+            exact = logprobs.gather(1, torch.tensor(node.token_ids)[:, None])[:, 0].tolist()
+            node = replace(node, logprobs=[x if a else np.nan for x, a in zip(exact, node.is_action, strict=True)])
+        nodes.append(node)
+    return Forest(nodes)
+
+
+def gradient(policy: Path, trees: Forest, settings: UpdateParams = SETTINGS) -> torch.Tensor:
+    """Gradient of the loss on the whole forest, flattened."""
+    model = load_model(policy)
+    trainer = TorchTrainer(settings, temperature=1.0)
+    logprob, old, advantage, weight = trainer.score(model, build_rows(trees, credit(trees, settings.advantage)))
+    clipped_loss(logprob, old, advantage, weight, settings.clip_low, settings.clip_high).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def flat_gradient(policy: Path, trees: Forest, settings: UpdateParams = SETTINGS) -> torch.Tensor:
+    """The same loss written out leaf by leaf, one plain forward pass each, over group-normalised advantages."""
+    model = load_model(policy)
+    loss, mixed = torch.zeros(()), []
+    for index in np.unique(trees.tree_N):
+        leaves = [r for r in trees.scored_L if trees.tree_N[r] == index]
+        rewards = trees.reward_N[leaves]
+        if len(leaves) > 1 and np.ptp(rewards) > 0:
+            mixed += [(leaf, (r - rewards.mean()) / rewards.std()) for leaf, r in zip(leaves, rewards, strict=True)]
+    for leaf, advantage in mixed:
+        nodes = [trees.nodes[i] for i in trees.path(leaf)]
+        ids = torch.tensor([[t for n in nodes for t in n.token_ids]])
+        acted = torch.tensor([a for n in nodes for a in n.is_action])
+        old = torch.tensor([x for n in nodes for x in n.logprobs])
+        new = torch.log_softmax(model(ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
+        ratio = torch.exp(new[acted[1:]] - old[1:][acted[1:]])
+        clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+        loss = loss - torch.minimum(ratio * advantage, clipped * advantage).mean() / len(mixed)
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["on policy", "ratios far from 1"])
+def test_gradient_equals_the_flat_one(random_policy, exact):
+    trees = forest([1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0])
+    if exact:
+        trees = with_policy_logprobs(trees, random_policy)
+    torch.testing.assert_close(gradient(random_policy, trees), flat_gradient(random_policy, trees), atol=1e-6, rtol=1e-4)
+
+
+def test_dead_groups_leave_numerator_and_denominator(random_policy):
+    alive = forest([1.0, 0.0, 0.0, 1.0])
+    among = Forest(alive.nodes + [n for i, r in enumerate(([1.0] * 4, [0.0] * 4, [0.4] * 4), 1)
+                                  for n in tree(list(r), i, len(alive) + (i - 1) * 9)])  # fmt: skip
+    torch.testing.assert_close(gradient(random_policy, among), gradient(random_policy, alive))
+
+
+def test_unscored_member_is_masked_and_does_not_poison_its_group(random_policy):
+    some = forest([1.0, None, 0.0, 0.0])
+    without = Forest([replace(n) for n in forest([1.0, None, 0.0, 0.0]).nodes])
+    grads = gradient(random_policy, some)
+    assert torch.isfinite(grads).all()
+    torch.testing.assert_close(grads, flat_gradient(random_policy, without), atol=1e-6, rtol=1e-4)
+
+
+def test_nothing_to_learn_is_no_step_and_no_crash(random_policy, tmp_path):
+    update = TorchTrainer(SETTINGS, 1.0).update(forest([1.0, 1.0], [0.0, 0.0]), random_policy, tmp_path / "next", 0)
+    assert update.metrics["optimizer_steps"] == 0
+    assert content_hash(tmp_path / "next" / "model.safetensors") == content_hash(random_policy / "model.safetensors")
+
+
+def test_observations_carry_no_gradient(random_policy):
+    """Changing what would be predicted at observation positions must not matter: only sampled tokens have terms."""
+    rows = build_rows(forest([1.0, 0.0]), credit(forest([1.0, 0.0]), "grpo"))
+    trained = sum(w > 0 for row in rows for w in row.weight)
+    assert trained == 2 * 2 * 5
+    for row in rows:
+        assert len(row.token_ids) == len(row.weight) == len(row.advantage) == len(row.old_logprob)
+        assert row.weight[:4] == [0.0] * 4  # the prompt
+        assert row.weight[9:12] == [0.0] * 3  # the observation
+
+
+def test_every_action_token_of_every_turn_carries_its_own_advantage():
+    trees = forest([1.0, 0.0], turns=3)
+    for row in build_rows(trees, credit(trees, "grpo")):
+        values = {a for a, w in zip(row.advantage, row.weight, strict=True) if w}
+        assert len(values) == 1
+        assert abs(values.pop()) == pytest.approx(1.0)
+
+
+def test_the_first_sampled_token_is_trained():
+    trees = forest([1.0, 0.0], turns=1)
+    row = build_rows(trees, credit(trees, "grpo"))[0]
+    assert [i for i, w in enumerate(row.weight) if w] == [4, 5, 6, 7, 8]
+
+
+def test_end_of_turn_token_is_trained_even_where_it_is_the_padding_token(random_policy):
+    """Masks go by position, never by token value."""
+    model = load_model(random_policy)
+    row = Row([3, 8, 1], [0.0, -1.0, -1.0], [0.0, 1.0, 1.0], [0.0, 0.5, 0.5])
+    longer = Row([3, 8, 9, 10, 1], [0.0] + [-1.0] * 4, [0.0] + [1.0] * 4, [0.0] + [0.25] * 4)
+    assert len(TorchTrainer(SETTINGS, 1.0).score(model, [row, longer])[0]) == 6
+
+
+def test_shared_prefix_has_one_clipped_term_per_leaf():
+    """Ratio 1.3, clip 0.2, advantages +1 and -0.5: 0.55 over the branches; summing first would give 0.60."""
+    logprob, old = torch.log(torch.tensor([1.3, 1.3])), torch.zeros(2)
+    loss = clipped_loss(logprob, old, torch.tensor([1.0, -0.5]), torch.ones(2), 0.2, 0.2)
+    assert float(loss) == pytest.approx(-0.55)
+
+
+def test_temperature_is_applied_as_in_sampling(random_policy):
+    """A trainer that forgets it sees ratios far from 1 on its own policy's samples."""
+    from components.config import EngineParams
+    from components.policy.base import Request
+    from components.policy.engine_transformers import TransformersEngine
+
+    engine = TransformersEngine(EngineParams(temperature=0.6))
+    engine.load(random_policy)
+    history = [3, 8, 20, 9, 60, 4]
+    sampled = engine.generate([Request(history, 1, 10)])[0]
+    count = len(sampled.token_ids)
+    row = Row(history + sampled.token_ids, [0.0] * 6 + sampled.logprobs, [0.0] * 6 + [1.0] * count, [0.0] * 6 + [1.0] * count)
+    logprob, old, *_ = TorchTrainer(SETTINGS, 0.6).score(load_model(random_policy), [row])
+    np.testing.assert_allclose((logprob - old).exp().detach(), 1.0, atol=1e-4)
+    wrong, old, *_ = TorchTrainer(SETTINGS, 1.0).score(load_model(random_policy), [row])
+    assert (wrong - old).exp().mean() < 0.95
+
+
+@pytest.mark.parametrize("minibatches", [1, 2, 4])
+def test_unequal_trees_give_the_asked_number_of_steps(random_policy, tmp_path, minibatches):
+    trees = forest([1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 0.0, 1.0, 0.0, 1.0], [0.0, 1.0])
+    settings = SETTINGS.model_copy(update={"minibatches": minibatches, "epochs": 2})
+    update = TorchTrainer(settings, 1.0).update(trees, random_policy, tmp_path / "next", 0)
+    assert update.metrics["optimizer_steps"] == 2 * minibatches
+
+
+def test_micro_batches_do_not_change_the_step(random_policy, tmp_path):
+    trees = forest([1.0, 0.0, 1.0], [0.0, 1.0])
+    for tokens in (20, 10_000):
+        settings = SETTINGS.model_copy(update={"micro_batch_tokens": tokens})
+        TorchTrainer(settings, 1.0).update(trees, random_policy, tmp_path / str(tokens), 0)
+    a, b = (load_model(tmp_path / name).state_dict() for name in ("20", "10000"))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], atol=2e-5, rtol=0)
+
+
+def test_adam_goes_on_where_the_checkpoint_stood(random_policy, tmp_path):
+    """Two steps in one go equal two updates with a checkpoint between them."""
+    trees = forest([1.0, 0.0, 1.0])
+    twice = SETTINGS.model_copy(update={"epochs": 2})
+    TorchTrainer(twice, 1.0).update(trees, random_policy, tmp_path / "both", 0)
+    TorchTrainer(SETTINGS, 1.0).update(trees, random_policy, tmp_path / "one", 0)
+    TorchTrainer(SETTINGS, 1.0).update(trees, tmp_path / "one", tmp_path / "two", 0)
+    a, b = (load_model(tmp_path / name).state_dict() for name in ("both", "two"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_step_raises_the_chance_of_what_succeeded(random_policy, tmp_path):
+    trees = with_policy_logprobs(forest([1.0, 0.0]), random_policy)
+    TorchTrainer(SETTINGS.model_copy(update={"learning_rate": 1e-3}), 1.0).update(trees, random_policy, tmp_path / "next", 0)
+    after = with_policy_logprobs(trees, tmp_path / "next")
+
+    def total(f: Forest, leaf: int) -> float:
+        return float(sum(np.nansum(f.nodes[i].logprobs) for i in f.path(leaf)))
+
+    success, failure = trees.scored_L
+    assert total(after, success) > total(trees, success)
+    assert total(after, failure) < total(trees, failure)
+
+
+def test_non_finite_loss_stops_loudly_and_writes_nothing(random_policy, tmp_path):
+    trees = forest([1.0, 0.0])
+    trees.nodes[1].logprobs[0] = float("-inf")
+    with pytest.raises(FloatingPointError, match="not finite"):
+        TorchTrainer(SETTINGS, 1.0).update(trees, random_policy, tmp_path / "next", 0)
+    assert not (tmp_path / "next").exists()
+
+
+def test_advantages_are_handed_back_per_node(random_policy, tmp_path):
+    trees = forest([1.0, 0.0])
+    update = TorchTrainer(SETTINGS, 1.0).update(trees, random_policy, tmp_path / "next", 0)
+    assert np.isnan(update.advantage_N[0])
+    assert update.advantage_N[1] == pytest.approx(1.0)
+    assert update.advantage_N[3] == pytest.approx(-1.0)

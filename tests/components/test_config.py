@@ -1,0 +1,111 @@
+"""Bad parameters are one clear line that names file, key and value, before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from components.config import Params, load_params, parse_assignment
+from components.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(tmp_path: Path, text: str, **overrides) -> Params:
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    return load_params(path, overrides)
+
+
+def test_embedded_default_names_every_key_with_its_default():
+    assert load_params(ROOT / "params.yaml") == Params()
+    tree = yaml.safe_load((ROOT / "params.yaml").read_text())
+    assert {s: set(keys) for s, keys in tree.items()} == {s: set(v) for s, v in Params().model_dump().items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("allocation: {root_unit: 3}", r"allocation\.root_unit=3: no such key"),
+        ("alocation: {}", r"alocation: no such key"),
+        ("allocation: {root_units: many}", r"allocation\.root_units='many': .*integer"),
+        ("allocation: {root_units: 1}", r"allocation\.root_units=1: .*greater than or equal to 2"),
+        ("allocation: {root_units: 1.5}", r"allocation\.root_units=1\.5"),
+        ("allocation: {root_units: true}", r"allocation\.root_units=True"),
+        ("allocation: {arm: best}", r"arm='best' is not known; choose one of .*trace"),
+        ("allocation: {root_units: 2, continuations: 0}", r"budget of 2 units .*group_size=8"),
+        ("allocation: {pool: 9999}", r"allocation\.pool=9999 is larger than environment\.train_prompts=4096"),
+        ("engine: {top_p: 0.9}", r"top_p=0\.9 changes the sampled distribution.*top_p=1"),
+        ("engine: {top_k: 20}", r"top_k=20"),
+        ("engine: {repetition_penalty: 1.1}", r"repetition_penalty=1\.1"),
+        ("engine: {temperature: 0}", r"engine\.temperature=0"),
+        ("engine: {temperature: .nan}", r"engine\.temperature=nan"),
+        ("engine: {name: tgi}", r"engine\.name='tgi'"),
+        ("environment: {max_turns: 4}", r"max_turns=4 leaves no turn for the answer after 4 hops"),
+        ("environment: {hops: {2: 0}}", r"hops must give a positive share"),
+        ("environment: {hops: {0: 1}}", r"environment\.hops"),
+        ("update: {advantage: ppo}", r"advantage='ppo' is not known; choose one of grpo"),
+        ("update: {learning_rate: fast}", r"update\.learning_rate='fast'"),
+        ("update: {learning_rate: -1.0}", r"update\.learning_rate=-1\.0"),
+        ("run: {seed: -1}", r"run\.seed=-1"),
+        ("run: {iterations: 0}", r"run\.iterations=0"),
+        ("run: 3", r"run=3"),
+        ("- a\n- b", r"expected sections with keys, found list"),
+        ("run: {iterations: [", r"params\.yaml, line 1: not valid YAML"),
+        ("run: \x00", r"not valid YAML"),
+    ],
+)
+def test_bad_value_is_one_line_with_key_and_value(tmp_path, text, message):
+    with pytest.raises(UserError, match=message) as error:
+        load(tmp_path, text)
+    assert str(tmp_path / "params.yaml") in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_several_faults_are_told_at_once(tmp_path):
+    with pytest.raises(UserError, match=r"run\.seed=-1.*update\.epochs=0"):
+        load(tmp_path, "run: {seed: -1}\nupdate: {epochs: 0}")
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_no_file_is_said_so(tmp_path, kind):
+    path = tmp_path if kind == "folder" else tmp_path / "none.yaml"
+    with pytest.raises(UserError, match="no such parameters file|is a folder"):
+        load_params(path)
+
+
+def test_left_out_keys_take_their_defaults_and_overrides_win(tmp_path):
+    params = load(tmp_path, "run: {seed: 3}", **{"run.seed": 4, "allocation.root_units": 256})
+    assert (params.run.seed, params.allocation.root_units, params.allocation.pool) == (4, 256, 128)
+    assert load(tmp_path, "") == Params()
+
+
+def test_numbers_as_people_write_them(tmp_path):
+    """YAML 1.1 reads 3e-4 as text."""
+    assert load(tmp_path, "update: {learning_rate: 3e-4}").update.learning_rate == 3e-4
+    assert load(tmp_path, "update: {learning_rate: 1}").update.learning_rate == 1.0
+
+
+def test_keys_of_json_are_text(tmp_path):
+    """`prefect deployment run -p overrides=...` brings JSON."""
+    assert load(tmp_path, "", **{"environment.hops": {"2": 1.0}}).environment.hops == {2: 1.0}
+
+
+def test_assignments():
+    assert parse_assignment("allocation.root_units=256") == ("allocation.root_units", 256)
+    assert parse_assignment("policy.path=null") == ("policy.path", None)
+    for text in ("root_units=256", "allocation.root_units", "=3", "a..b=1", "a.b=["):
+        with pytest.raises(UserError, match="--set"):
+            parse_assignment(text)
+    with pytest.raises(UserError, match="allocation.pool is not|is not a section|no such key"):
+        load_params(ROOT / "params.yaml", {"allocation.pool.size": 3})
+
+
+def test_parameters_and_mathematics_import_no_torch():
+    code = "import components.config, components.allocation, components.tree.metrics, sys; print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert out.stdout.strip() == "False"

@@ -1,0 +1,50 @@
+"""The iteration's stages, called in the flow's order without Prefect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.allocate_roots import allocate_roots
+from tasks.evaluate import evaluate
+from tasks.expand_prefixes import expand_prefixes
+from tasks.generate import generate
+from tasks.prepare import prepare_data, warm_up_policy
+from tasks.record import record
+from tasks.refit_predictor import refit_predictor
+from tasks.run import Run
+from tasks.score_prompts import score_prompts
+from tasks.summary import append_metrics, finished_iterations
+from tasks.update_policy import update_policy
+from tasks.verify import verify_counterfactual, verify_factual
+
+
+def stages(run: Run, number: int, policy: Path, predictor: Path | None) -> Iterator[Path]:
+    """Runs one iteration stage by stage; yields each stage's output."""
+    path = run.path
+    yield (evaluation := evaluate.fn(path, number, policy=policy))
+    yield (scored := score_prompts.fn(path, number, policy=policy, predictor=predictor))
+    yield (roots := allocate_roots.fn(path, number, scored=scored))
+    yield (generated := generate.fn(path, number, policy=policy, roots=roots))
+    yield (factual := verify_factual.fn(path, number, forest=generated))
+    yield (expanded := expand_prefixes.fn(path, number, policy=policy, predictor=predictor, factual=factual))
+    yield (verified := verify_counterfactual.fn(path, number, forest=expanded))
+    earlier = [run.iteration(k) / "forest.parquet" for k in range(number)]
+    yield refit_predictor.fn(path, number, policy=policy, predictor=predictor, verified=verified, earlier=earlier)
+    yield (after := update_policy.fn(path, number, policy=policy, verified=verified))
+    yield record.fn(path, number, forest=after.parent / "forest.parquet", evaluation=evaluation, seconds=1.0)
+    append_metrics(run, number)
+
+
+def train(run: Run, stop_after: int | None = None) -> None:
+    """Trains or continues a run; stops after so many stages, as a kill would."""
+    prepare_data.fn(run.path)
+    policy, predictor, done = warm_up_policy.fn(run.path), None, finished_iterations(run)
+    count = 0
+    for number in range(done, run.params.run.iterations):
+        if number:
+            policy, predictor = (run.iteration(number - 1) / name for name in ("policy", "predictor"))
+        for _ in stages(run, number, policy, predictor):
+            count += 1
+            if count == stop_after:
+                return

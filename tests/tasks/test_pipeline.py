@@ -1,0 +1,254 @@
+"""A run as files: what the stages write, that it adds up, and that it can be stopped anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from components.config import Params
+from components.errors import UserError
+from components.storage import content_hash, read_json, read_parquet
+from components.tree.forest import Forest
+from components.tree.schema import NODE_SCHEMA, Origin, Status
+from tasks.inputs import read_forest
+from tasks.prepare import prepare_data, warm_up_policy
+from tasks.retain import retain
+from tasks.run import Run, open_run
+from tasks.stage import read_stages
+from tasks.summary import append_metrics, finished_iterations
+from tests.tasks.pipeline import stages, train
+
+KEYS = {
+    "iteration", "eval/accuracy", "train/reward", "effective_ratio/prompts", "effective_ratio/leaves", "budget/units",
+    "budget/leaves", "tokens/generated", "tree/unique_token_ratio", "predictor/spearman_root",
+    "predictor/spearman_prefix", "predictor/brier", "policy/grad_norm", "policy/ratio_mean", "time/iteration",
+    *(f"time/{t}" for t in ("score_prompts", "allocate_roots", "generate", "verify_factual", "expand_prefixes",
+                            "verify_counterfactual", "refit_predictor", "update_policy", "evaluate")),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+def new_run(params: Params, data_dir: Path, runs_dir: Path, run_id: str = "r", **sections) -> Run:
+    tree = params.model_dump()
+    tree["run"] |= {"data_dir": str(data_dir), "runs_dir": str(runs_dir)}
+    for section, values in sections.items():
+        tree[section] |= values
+    return open_run(Params.model_validate(tree), run_id)
+
+
+@pytest.fixture(scope="module")
+def finished(params: Params, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = new_run(params, data_dir, tmp_path_factory.mktemp("runs"))
+    train(run)
+    return run
+
+
+def forests(run: Run) -> list[Forest]:
+    return [read_forest(run.iteration(k) / "forest.parquet") for k in range(run.params.run.iterations)]
+
+
+def fingerprints(run: Run) -> dict[str, str]:
+    """Content hashes of everything that an iteration leaves behind; times are not content."""
+    files = sorted(p for p in run.path.glob("iterations/*/*") if p.name not in ("manifest.json", "metrics.json"))
+    return {str(p.relative_to(run.path)): content_hash(p) for p in files}
+
+
+def test_metrics_have_every_key_of_the_contract(finished):
+    lines = finished.metrics()
+    assert [line["iteration"] for line in lines] == [0, 1]
+    for line in lines:
+        assert set(line) >= KEYS
+        assert all(isinstance(v, int | float) or v is None for v in line.values())
+    assert 0 <= lines[0]["eval/accuracy"] <= 1
+    assert lines[0]["policy/ratio_mean"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_every_paid_rollout_is_stored_verified_and_accounted_for(finished):
+    for forest, line in zip(forests(finished), finished.metrics(), strict=True):
+        assert line["budget/units"] <= finished.params.allocation.shape.units
+        leaves = [forest.nodes[i] for i in forest.leaves_L]
+        assert len(leaves) == line["budget/leaves"] == line["budget/bare_rollouts"] + line["budget/continuations"]
+        assert all((n.reward is not None) == (n.status == Status.OK) for n in leaves)
+        granted = sum(n.allocated for n in forest.nodes)
+        assert granted == len(leaves)
+        assert line["tokens/generated"] == sum(sum(n.is_action) for n in forest.nodes)
+
+
+def test_continuations_start_at_visited_prefixes_and_share_their_tokens(finished):
+    seen = 0
+    for forest in forests(finished):
+        for node in forest.nodes:
+            if node.origin == Origin.COUNTERFACTUAL and node.parent_id == node.anchor_id:
+                anchor = forest.nodes[node.anchor_id]
+                assert anchor.origin == Origin.FACTUAL
+                assert not anchor.is_terminal
+                assert anchor.v_hat is not None
+                seen += 1
+    assert seen > 0
+
+
+def test_forest_of_the_update_holds_values_and_advantages(finished):
+    forest = forests(finished)[0]
+    roots = [n for n in forest.nodes if n.parent_id < 0]
+    assert all(n.value is not None and 0 <= n.value <= 1 for n in roots)
+    trained = [n for n in forest.nodes if n.advantage is not None]
+    assert trained
+    assert all(any(n.is_action) for n in trained)
+    assert all(n.parent_id >= 0 for n in trained)
+
+
+def test_policy_is_an_ordinary_checkpoint(finished):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = finished.iteration(1) / "policy"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": "the boss of ann ?"}], tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(chat, add_special_tokens=False, return_tensors="pt").input_ids
+    assert model.generate(ids, max_new_tokens=5).shape[0] == 1
+    assert not list(folder.rglob("*.bin")) + list(folder.rglob("*.pt")) + list(folder.rglob("*.pkl"))
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 6, 8, 9, 10, 13, 17, 19])
+def test_run_stopped_after_any_stage_ends_in_the_same_files(params, data_dir, finished, tmp_path, stop_after):
+    run = new_run(params, data_dir, tmp_path)
+    train(run, stop_after)
+    before = {k: p["seconds"] for k, p in read_stages(run.iteration(0)).items()}
+    train(run)
+    after = read_stages(run.iteration(0))
+    assert all(after[name]["seconds"] == seconds for name, seconds in before.items() if name != "record")
+    assert fingerprints(run) == fingerprints(finished)
+    assert [line["iteration"] for line in run.metrics()] == [0, 1]
+
+
+def test_continuing_a_finished_run_repeats_nothing_and_can_go_further(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    train(run)
+    prints = fingerprints(run)
+    assert finished_iterations(run) == 2
+    longer = new_run(params, data_dir, tmp_path, run={"iterations": 3})
+    train(longer)
+    assert prints.items() <= fingerprints(longer).items()
+    assert [line["iteration"] for line in longer.metrics()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_damaged_output_is_made_anew_with_a_warning(params, data_dir, finished, tmp_path, damage, caplog):
+    run = new_run(params, data_dir, tmp_path)
+    train(run, stop_after=7)
+    path = run.iteration(0) / "factual.parquet"
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    train(run)
+    assert "factual.parquet is missing or damaged" in caplog.text
+    assert fingerprints(run) == fingerprints(finished)
+
+
+def test_damaged_newest_checkpoint_goes_back_to_the_one_before(params, data_dir, finished, tmp_path, caplog):
+    run = new_run(params, data_dir, tmp_path)
+    train(run)
+    weights = run.iteration(1) / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert finished_iterations(run) == 1
+    assert "going on from iteration 1" in caplog.text
+    train(run)
+    assert fingerprints(run) == fingerprints(finished)
+
+
+def test_lost_first_checkpoints_are_an_error_not_a_fresh_start(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    train(run)
+    for number in (0, 1):
+        (run.iteration(number) / "policy" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no policy checkpoint is whole"):
+        finished_iterations(run)
+
+
+def test_torn_last_line_of_the_metrics_is_mended(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    train(run)
+    whole = run.metrics_path.read_text()
+    run.metrics_path.write_text(whole[:-30])
+    finished_iterations(run)
+    assert run.metrics_path.read_text() == whole
+
+
+def test_damaged_middle_line_of_the_metrics_names_the_line(finished, tmp_path):
+    broken = Run(tmp_path)
+    broken.metrics_path.write_text('{"iteration": 0}\n{oops\n{"iteration": 2}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2 is damaged"):
+        broken.metrics()
+
+
+def test_budget_where_nothing_succeeds_is_spent_once_and_the_run_goes_on(params, data_dir, tmp_path, random_policy):
+    """Peers that refill until a group is mixed abort or loop forever here."""
+    run = new_run(params, data_dir, tmp_path, policy={"path": str(random_policy)})
+    train(run)
+    for line in run.metrics():
+        assert line["effective_ratio/prompts"] == 0
+        assert line["budget/units"] <= params.allocation.shape.units
+        assert line["policy/optimizer_steps"] == 0
+    weights = {content_hash(run.iteration(k) / "policy" / "model.safetensors") for k in (0, 1)}
+    assert weights == {content_hash(random_policy / "model.safetensors")}
+
+
+@pytest.mark.parametrize("arm", ["grpo", "pcl", "treepo", "trace-root", "trace-prefix"])
+def test_every_arm_runs_through_the_same_stages_at_the_same_units(params, data_dir, tmp_path, arm):
+    run = new_run(params, data_dir, tmp_path, allocation={"arm": arm}, run={"iterations": 1})
+    train(run)
+    line = run.metrics()[0]
+    assert 0.9 * params.allocation.shape.units <= line["budget/units"] <= params.allocation.shape.units
+    assert line["budget/unspent"] == pytest.approx(params.allocation.shape.units - line["budget/units"])
+
+
+def test_pool_depends_on_seed_and_iteration_alone(params, data_dir, tmp_path, finished):
+    pools = [read_parquet(finished.iteration(k) / "scored.parquet")["prompt_id"].to_pylist() for k in (0, 1)]
+    assert pools[0] != pools[1]
+    assert len(set(pools[0])) == params.allocation.pool
+    other = new_run(params, data_dir, tmp_path, run={"seed": 1, "iterations": 1})
+    train(other)
+    assert read_parquet(other.iteration(0) / "scored.parquet")["prompt_id"].to_pylist() != pools[0]
+
+
+def test_retention_keeps_the_newest_and_the_best(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path, run={"iterations": 5, "keep_policies": 1})
+    prepare_data.fn(run.path)
+    policy, predictor = warm_up_policy.fn(run.path), None
+    for number, accuracy in enumerate((0.1, 0.9, 0.3, 0.4, 0.2)):
+        for _ in stages(run, number, policy, predictor):
+            pass
+        line = read_json(run.iteration(number) / "metrics.json") | {"eval/accuracy": accuracy}
+        lines = run.metrics()[:-1]
+        run.metrics_path.write_text("".join(__import__("json").dumps(x) + "\n" for x in [*lines, line]))
+        retain.fn(run.path, number)
+        policy, predictor = run.iteration(number) / "policy", run.iteration(number) / "predictor"
+    kept = sorted(p.parent.name for p in run.path.glob("iterations/*/policy"))
+    assert kept == ["0000", "0004"]  # version 1, made in iteration 0, was the best; version 5 is the newest
+    for number in range(5):
+        assert (run.iteration(number) / "forest.parquet").exists()
+        assert not (run.iteration(number) / "verified.parquet").exists()
+    assert finished_iterations(run) == 5
+
+
+def test_stages_write_the_documented_files(finished):
+    names = {p.name for p in finished.iteration(0).iterdir()}
+    assert names >= {"scored.parquet", "roots.parquet", "factual.parquet", "expanded.parquet", "forest.parquet", "predictor", "policy"}
+    table = read_parquet(finished.iteration(0) / "forest.parquet")
+    assert table.schema.equals(NODE_SCHEMA)
+    assert np.isnan(np.array(table["logprobs"].to_pylist()[0])).all()
+
+
+def test_append_writes_one_line(finished, tmp_path):
+    before = finished.metrics_path.read_text()
+    append_metrics(finished, 1)
+    assert finished.metrics_path.read_text() == before + before.splitlines(keepends=True)[-1]
+    finished.metrics_path.write_text(before)
