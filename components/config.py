@@ -132,9 +132,11 @@ class AllocationParams(Section):
     @model_validator(mode="after")
     def _check(self) -> AllocationParams:
         from components.allocation import ARMS
+        from components.allocation.base import OneRound
 
-        if self.arm not in ARMS:
-            raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ARMS)}")
+        ready = [name for name, arm in ARMS.items() if type(arm).refill is OneRound.refill and name != "react"]
+        if self.arm not in ready:
+            raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ready)}")
         if self.shape.units < self.group_size:
             raise ValueError(
                 f"the budget of {self.shape.units:g} units (root_units={self.root_units}) does not pay one group of group_size={self.group_size} rollouts"

@@ -47,7 +47,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no space left to write {path}; free some and run the same command again") from error
-        if isinstance(error, PermissionError | NotADirectoryError) or error.errno == errno.EROFS:
+        if isinstance(error, PermissionError | NotADirectoryError | FileNotFoundError) or error.errno == errno.EROFS:
             raise UserError(
                 f"cannot write {path}: {error.strerror}; mend its permissions, or choose another folder with --set run.runs_dir=FOLDER"
             ) from error

@@ -6,6 +6,7 @@ environment when they are imported: `main` sets it first.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from datetime import datetime
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from components.errors import UserError
 
@@ -56,7 +58,9 @@ def train(
         highlight=False,
     )
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # this command has a display of its own
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_uri(Path.cwd()))
+    logging.getLogger("trace").addHandler(_Warnings(logging.WARNING))
     try:
         with Display(console, settings.run.iterations) as display, services.prefect_api(Path.cwd()) as api:
             display.stage("starting", 0, 0)
@@ -85,13 +89,14 @@ def evaluate(
     runs_dir: RunsOption = Path("runs"),
 ) -> None:
     """Sampled accuracy of a run's newest policy on the test prompts, beside that of the policy it started from."""
+    from tasks.run import find_run
+
+    run = find_run(name, runs_dir)
     from tasks.evaluate import accuracy
     from tasks.inputs import sampler
     from tasks.prepare import start_policy
-    from tasks.run import find_run
     from tasks.summary import finished_iterations
 
-    run = find_run(name, runs_dir)
     done = finished_iterations(run)
     start = start_policy(run.params)
     policies = [("before", 0, start)] + ([("after", done, run.iteration(done - 1) / "policy")] if done else [])
@@ -130,6 +135,13 @@ def doctor() -> None:
     raise typer.Exit(0 if examine(console) else 1)
 
 
+class _Warnings(logging.Handler):
+    """Shows warnings of the run above its progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        console.print(f"[yellow]Warning:[/] {escape(record.getMessage())}", highlight=False, soft_wrap=True)
+
+
 def _warm_up_meanwhile(run: Any) -> None:
     """Makes data and policy while the Prefect server starts; the flow's tasks then find them."""
     from tasks.prepare import prepare_data, warm_up_policy
@@ -151,7 +163,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {error}", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

@@ -30,7 +30,8 @@ def environment(root: Path) -> dict[str, str]:
     """The settings of every process of the project; what the user has set already stays.
 
     The times are of a subflow with nine empty tasks on two cores: 1.16 s by default, 0.2 s with these settings and
-    without heartbeats (see `flows.train`).
+    `flows.heartbeat_frequency` None. (A flow's end waits for its heartbeat thread to wake, up to 1 s; no environment
+    variable can turn that off, so a flow does, by `prefect.settings.temporary_settings` around its subflows.)
     """
     home = _home(root)
     settings = {
@@ -43,8 +44,9 @@ def environment(root: Path) -> dict[str, str]:
         "DVC_NO_ANALYTICS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         # The server records every task event in a transaction of its own. A request that meets one of them is refused
-        # ("database is locked", status 503) and the client sleeps 2 s before it asks again: this befell every subflow
-        # (2.2 s each), and two of 40 with batches. The interface then shows a task up to 3 s, an event up to 20 s late.
+        # ("database is locked", status 503) and the client sleeps 2 s before it asks again: without heartbeats this
+        # befell every subflow (2.2 s each); with these batches one in 60, and none of 40 that worked for 1.8 s each.
+        # The price: the interface shows a task up to 3 s, a log line up to 4 s, an event up to 20 s late.
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "500",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "3",

@@ -10,7 +10,6 @@ import torch
 from components.config import EngineParams, Params
 from components.datasets import load_prompts, prepare
 from components.environments import ENVIRONMENTS, Environment, Prompt
-from components.errors import MissingExtraError
 from components.policy.base import Engine
 from components.policy.engine_transformers import TransformersEngine
 from components.policy.renderer import Renderer
@@ -44,9 +43,7 @@ def sampler(params: Params, policy: Path, version: int) -> Sampler:
 
 @lru_cache(maxsize=1)
 def _engine(settings: EngineParams) -> Engine:
-    if settings.name == "vllm":
-        raise MissingExtraError("engine.name: vllm", "vllm")
-    return TransformersEngine(settings)
+    return {"transformers": TransformersEngine}[settings.name](settings)
 
 
 def read_forest(path: Path) -> Forest:

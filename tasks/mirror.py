@@ -94,6 +94,8 @@ class Mirror:
     def _connect(self) -> None:
         import mlflow
         from mlflow.entities import Param, RunTag
+
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database makes its tables, at length
         from mlflow.exceptions import MlflowException
 
         client, params = mlflow.MlflowClient(), self.run.params

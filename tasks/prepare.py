@@ -8,8 +8,8 @@ import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from components.config import Params
 from components.datasets import prepare
-from components.errors import UserError
 from tasks.run import Run
 from tasks.stage import listeners
 
@@ -24,14 +24,13 @@ def prepare_data(run_path: Path) -> Path:
 @task(name="warm up policy", task_run_name="warm up policy", cache_policy=NO_CACHE, persist_result=False)
 def warm_up_policy(run_path: Path) -> Path:
     """Folder of the checkpoint that the run starts from: the user's own, or the tiny policy."""
-    params = Run(run_path).params
+    return start_policy(Run(run_path).params)
+
+
+def start_policy(params: Params) -> Path:
+    """The user's own checkpoint, or the tiny policy, trained now if it is not in the cache."""
     if params.policy.path is not None:
-        path = Path(params.policy.path)
-        if not (path / "config.json").is_file():
-            raise UserError(
-                f"policy.path={params.policy.path!r}: no config.json there; give a folder with a Hugging Face checkpoint"
-            )
-        return path.absolute()
+        return Path(params.policy.path).absolute()
     from components.policy.warmup import warm_up
 
     torch.set_num_threads(params.run.threads)

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from components.config import Params, load_params
-from components.errors import UserError
+from components.errors import MissingExtraError, UserError
 from components.storage import read_json, write_json, write_text
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
@@ -88,6 +89,7 @@ def open_run(params: Params, run_id: str) -> Run:
         raise UserError(
             f"--run-id {run_id!r}: use up to 100 letters, digits, dots, dashes and underscores (and not 'latest')"
         )
+    _check_available(params)
     runs_dir = Path(params.run.runs_dir)
     run = Run((runs_dir / run_id).absolute())
     if (run.path / "manifest.json").exists():
@@ -104,6 +106,21 @@ def open_run(params: Params, run_id: str) -> Run:
         write_json(run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None})
     _point_latest_to(run.path)
     return run
+
+
+def _check_available(params: Params) -> None:
+    """Says now, not in the middle of a run, what the parameters name and this machine lacks."""
+    path = params.policy.path
+    if path is not None and not (Path(path) / "config.json").is_file():
+        raise UserError(f"policy.path={path!r}: no config.json there; give a folder with a Hugging Face checkpoint")
+    for key, name, built_in in (
+        ("engine.name", params.engine.name, "transformers"),
+        ("update.trainer", params.update.trainer, "torch"),
+    ):
+        if name != built_in:
+            if find_spec(name) is None:
+                raise MissingExtraError(f"{key}: {name}", name)
+            raise UserError(f"{key}={name!r} is not available in this version; use {built_in!r}")
 
 
 @contextmanager

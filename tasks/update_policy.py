@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 
-from components.config import UpdateParams
-from components.errors import MissingExtraError
 from components.policy.base import Trainer
 from components.policy.rollout import derive_seed
 from components.policy.trainer_torch import TorchTrainer
@@ -17,6 +15,8 @@ from components.tree.values import leaf_values
 from tasks.inputs import read_forest, write_forest
 from tasks.stage import Context, stage
 
+TRAINERS = {"torch": TorchTrainer}
+
 
 @stage("update policy", output="policy", also=("forest.parquet",))
 def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, float]:
@@ -24,7 +24,7 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
     params = context.params
     torch.set_num_threads(params.run.threads)
     forest = read_forest(verified)
-    trainer = _trainer(params.update, params.engine.temperature)
+    trainer: Trainer = TRAINERS[params.update.trainer](params.update, params.engine.temperature)
     with atomic_path(context.output) as temporary:
         update = trainer.update(forest, policy, temporary, derive_seed(params.run.seed, context.iteration, "update"))
     value_N, leaves_N = leaf_values(forest)
@@ -34,8 +34,3 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
     write_forest(context.folder / "forest.parquet", forest)
     return update.metrics
 
-
-def _trainer(settings: UpdateParams, temperature: float) -> Trainer:
-    if settings.trainer == "deepspeed":
-        raise MissingExtraError("update.trainer: deepspeed", "deepspeed")
-    return TorchTrainer(settings, temperature)

@@ -55,7 +55,7 @@ def test_matched_ratio_does_not_favour_more_leaves(plant):
 
 
 def test_flip_rate_counts_continuations_against_their_own_factual_rollout(plant):
-    assert flip_rate(plant([[0, 1, 0, 1, None], [1, 1]])) == pytest.approx(2 / 4)
+    assert flip_rate(plant([[0, 1, 0, 1, 1, None], [1, 1, 0]])) == pytest.approx(4 / 6)  # 3 of 4, and 1 of 2
     assert np.isnan(flip_rate(plant([1, 0])))
     assert np.isnan(flip_rate(plant([[None, 1, 0]])))
 
