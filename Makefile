@@ -9,7 +9,10 @@ WHEELS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
 TORCH := $(if $(WHEELS),--find-links $(WHEELS),--torch-backend=auto)
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python $(TORCH) -c constraints.txt
 
-.PHONY: train test check bench up down lock clean
+.PHONY: help train test check bench up down lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
 
 train: $(VENV)/.core  ## train a policy with TRACE on the embedded default
 	@$(BIN)/trace train $(ARGS)
@@ -19,6 +22,10 @@ test: $(VENV)/.dev  ## run the tests
 
 check: $(VENV)/.dev  ## lint, types, import direction
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+bench: $(VENV)/.dev  ## time the planners and the engine; writes bench/results.json
+	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.planners
+	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.engine
 
 up: $(VENV)/.core  ## Prefect and MLflow servers, deployment and worker, on loopback
 	@$(BIN)/trace up $(ARGS)

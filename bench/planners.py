@@ -5,7 +5,6 @@ Run from the repository: python -m bench.planners
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
@@ -19,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+from bench.results import record
 from components.allocation import ARMS, Shape
 from components.allocation.base import Anchors, Belief
 from components.allocation.prefixes import plan_prefixes
@@ -26,8 +26,6 @@ from components.allocation.roots import plan_roots
 from components.allocation.roots_dp import plan_roots_dp
 from components.allocation.utilities import root_utility
 from components.simulation import NoisyPredictor, Population, simulate
-
-RESULTS = Path(__file__).parent / "results.json"
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -121,15 +119,12 @@ def main() -> None:
         check=True,
         capture_output=True,
         text=True,
-        cwd=RESULTS.parent.parent,
+        cwd=Path(__file__).parents[1],
     )
     numbers["plan_roots_1e6_mb"] = float(child.stdout)
     numbers["plan_roots_mismatches"] = float(mismatches())
     numbers |= prefixes() | simulation()
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(known | numbers, indent=1, sort_keys=True) + "\n")
-    for name, number in numbers.items():
-        print(f"{name:44} {number:.4g}")
+    record(numbers)
 
 
 if __name__ == "__main__":

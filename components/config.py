@@ -108,7 +108,8 @@ class EngineParams(Section):
         for key, neutral in (("top_p", 1.0), ("top_k", 0), ("repetition_penalty", 1.0)):
             if (value := getattr(self, key)) != neutral:
                 raise ValueError(
-                    f"{key}={value} changes the sampled distribution, so that log-probabilities no longer belong to it; training needs {key}={neutral}"
+                    f"{key}={value} changes the sampled distribution, so log-probabilities no longer belong to it; "
+                    f"training needs {key}={neutral}"
                 )
         return self
 
@@ -134,12 +135,17 @@ class AllocationParams(Section):
         from components.allocation import ARMS
         from components.allocation.base import OneRound
 
-        ready = [name for name, arm in ARMS.items() if type(arm).refill is OneRound.refill and name != "react"]
+        ready = [
+            name
+            for name, arm in ARMS.items()
+            if isinstance(arm, OneRound) and "refill" not in vars(type(arm)) and name != "react"
+        ]
         if self.arm not in ready:
             raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ready)}")
         if self.shape.units < self.group_size:
             raise ValueError(
-                f"the budget of {self.shape.units:g} units (root_units={self.root_units}) does not pay one group of group_size={self.group_size} rollouts"
+                f"the budget of {self.shape.units:g} units (root_units={self.root_units}) does not pay "
+                f"one group of group_size={self.group_size} rollouts"
             )
         return self
 
@@ -159,7 +165,7 @@ class UpdateParams(Section):
     """Who learns, and from which advantages."""
 
     trainer: Literal["torch", "deepspeed"] = Field("torch", description="Registered trainer.")
-    advantage: str = Field("treerpo", description="Registered advantage.")
+    advantage: str = Field("grpo", description="Registered advantage; treerpo is the paper's for QA.")
     learning_rate: Positive = Field(4e-4, description="Learning rate of Adam.")
     clip_low: Fraction = Field(0.2, description="The importance ratio is clipped at 1 - clip_low.")
     clip_high: Positive = Field(0.28, description="The importance ratio is clipped at 1 + clip_high.")
@@ -208,7 +214,8 @@ class Params(Section):
     def _check(self) -> Params:
         if self.allocation.pool > self.environment.train_prompts:
             raise ValueError(
-                f"allocation.pool={self.allocation.pool} is larger than environment.train_prompts={self.environment.train_prompts}"
+                f"allocation.pool={self.allocation.pool} is larger than "
+                f"environment.train_prompts={self.environment.train_prompts}"
             )
         return self
 

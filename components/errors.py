@@ -12,6 +12,11 @@ class UserError(Exception):
     """Something the user can mend; the message is complete, on one line, and is shown without a traceback."""
 
 
+def install_command(extra: str) -> str:
+    """The one command that brings the optional packages of an extra of pyproject.toml."""
+    return f"uv pip install -e '.[{extra}]' -c constraints.txt"
+
+
 class MissingExtraError(UserError):
     """A feature whose optional packages are not installed.
 
@@ -21,4 +26,4 @@ class MissingExtraError(UserError):
     """
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs optional packages; install them with: uv pip install -e '.[{extra}]' -c constraints.txt")
+        super().__init__(f"{feature} needs optional packages; install them with: {install_command(extra)}")

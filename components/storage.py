@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: a temporary sibling, fsync, rename; and the content hash of what lies there."""
+"""Files that are whole or absent: a temporary sibling, fsync, rename; and the content hash of what lies there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from components.errors import UserError
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yields a temporary sibling of `path` to write a file or a directory to, and renames it to `path` on success.
 
-    What was written is synchronised to disk before the rename. On failure the sibling is removed and `path` is as it was.
+    What was written is synchronised to disk before the rename. On failure the sibling is removed, `path` is as it was.
 
     Raises:
         UserError: if the disk is full or the folder cannot be written to.
@@ -44,16 +44,17 @@ def atomic_path(path: Path) -> Iterator[Path]:
         else:
             temporary.replace(path)
         _fsync(path.parent)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:  # libraries wrap the system's errors in their own kinds
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             raise UserError(f"no space left to write {path}; free some and run the same command again") from error
-        if isinstance(error, PermissionError | NotADirectoryError | FileNotFoundError) or error.errno == errno.EROFS:
-            raise UserError(
-                f"cannot write {path}: {error.strerror}; mend its permissions, or choose another folder with --set run.runs_dir=FOLDER"
-            ) from error
+        unwritable = PermissionError | NotADirectoryError | FileNotFoundError
+        if isinstance(error, unwritable) or getattr(error, "errno", None) == errno.EROFS:
+            advice = "mend its permissions, or choose another folder with --set run.runs_dir=FOLDER"
+            raise UserError(f"cannot write {path}: {error}; {advice}") from error
         raise
     finally:
-        _remove(temporary)
+        with suppress(OSError):  # the first error is the one to tell
+            _remove(temporary)
 
 
 def write_text(path: Path, text: str) -> None:

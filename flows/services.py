@@ -54,6 +54,7 @@ def environment(root: Path) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "1000",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "20",
         "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "4",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "trace",  # the run's own lines, beside Prefect's
         # A request for a token at every new connection, refused by a server that wants none (5 ms a subflow).
         "PREFECT_CLIENT_CSRF_SUPPORT_ENABLED": "false",
         # A scheduled run starts after 1 s on average instead of 5 s.

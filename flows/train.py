@@ -58,7 +58,8 @@ def trace(
             done = finished_iterations(run)
             if done:
                 policy, predictor = run.iteration(done - 1) / "policy", run.iteration(done - 1) / "predictor"
-            with temporary_settings({"flows.heartbeat_frequency": None}):  # its end costs a subflow 1 s; the run keeps its own
+            # A heartbeat's end costs a subflow 1 s; the run as a whole keeps its own.
+            with temporary_settings({"flows.heartbeat_frequency": None}):
                 for number in range(done, settings.run.iterations):
                     policy, predictor = iteration(run.path, run.run_id, number, policy, predictor)
                     mirror.notify()

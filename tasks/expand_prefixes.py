@@ -18,7 +18,10 @@ from tasks.stage import Context, stage
 
 @stage("expand prefixes", output="expanded.parquet")
 def expand_prefixes(context: Context, policy: Path, predictor: Path | None, factual: Path) -> dict[str, float]:
-    """Writes the forest with beliefs at its prefixes, the counts K granted there (Eq. 16), and the continuations, unverified."""
+    """Writes the forest with beliefs at its prefixes, the counts K granted there (Eq. 16), and the continuations.
+
+    The continuations are not verified yet.
+    """
     params = context.params
     arm = ARMS[params.allocation.arm]
     train = prompts(params, "train")

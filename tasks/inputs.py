@@ -30,7 +30,7 @@ def _prompts(path: Path) -> dict[str, Prompt]:
 
 
 def environment(params: Params) -> Environment:
-    return ENVIRONMENTS[params.environment.name](max_turns=params.environment.max_turns)
+    return ENVIRONMENTS[params.environment.name](params.environment.max_turns)
 
 
 def sampler(params: Params, policy: Path, version: int) -> Sampler:

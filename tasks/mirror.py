@@ -95,7 +95,7 @@ class Mirror:
         import mlflow
         from mlflow.entities import Param, RunTag
 
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # the first use of a database makes its tables, at length
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every table that it makes
         from mlflow.exceptions import MlflowException
 
         client, params = mlflow.MlflowClient(), self.run.params
@@ -109,8 +109,10 @@ class Mirror:
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
-        experiment = client.get_experiment_by_name(params.tracking.experiment)
-        experiment_id = experiment.experiment_id if experiment else client.create_experiment(params.tracking.experiment)
+        name = params.tracking.experiment
+        experiment = client.get_experiment_by_name(name)
+        kind = {"mlflow.experimentKind": "custom_model_development"}  # the pages for training, not those for prompts
+        experiment_id = experiment.experiment_id if experiment else client.create_experiment(name, tags=kind)
         created = client.create_run(experiment_id, run_name=self.run.run_id)
         self._mlflow_run_id = created.info.run_id
         self.run.note(mlflow_run_id=self._mlflow_run_id)

@@ -40,5 +40,6 @@ def _artifact(context: Context, line: dict[str, Any]) -> None:
         if name
     ]
     key = "".join(c if c.isalnum() else "-" for c in f"trace-{context.run.run_id}".lower()).strip("-")
-    description = f"Run {context.run.run_id}, iteration {context.iteration}: where the budget went, and how good the predictions were."
+    where = f"Run {context.run.run_id}, iteration {context.iteration}"
+    description = f"{where}: where the budget went, and how good the predictions were."
     create_table_artifact(rows, key=key, description=description)

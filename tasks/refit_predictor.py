@@ -20,7 +20,7 @@ from tasks.stage import Context, stage
 def refit_predictor(
     context: Context, policy: Path, predictor: Path | None, verified: Path, earlier: list[Path]
 ) -> dict[str, float]:
-    """Writes the predictor fitted on the targets of Eq. 18 at all roots and prefixes, those of `earlier` forests included."""
+    """Writes the predictor fitted on the targets of Eq. 18 at all roots and prefixes of this and `earlier` forests."""
     params = context.params
     forest = read_forest(verified)
     metrics = prediction_metrics(forest, np.array([np.nan if n.v_hat is None else n.v_hat for n in forest.nodes]))

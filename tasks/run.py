@@ -99,7 +99,8 @@ def open_run(params: Params, run_id: str) -> Run:
         if changed:
             shown = ", ".join(f"{key} is {old!r} there and {new!r} here" for key, (old, new) in changed.items())
             raise UserError(
-                f"run {run_id} exists in {runs_dir} with other parameters ({shown}); choose another --run-id, or these parameters"
+                f"run {run_id} exists in {runs_dir} with other parameters ({shown}); "
+                "choose another --run-id, or these parameters"
             )
     write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
     if not (run.path / "manifest.json").exists():

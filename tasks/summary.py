@@ -31,7 +31,8 @@ def finished_iterations(run: Run) -> int:
     if done < recorded:
         if done == 0 and recorded > 1:
             raise UserError(
-                f"run {run.run_id}: no policy checkpoint is whole any more; restore {run.path}/iterations, or start a new run"
+                f"run {run.run_id}: no policy checkpoint is whole any more; "
+                f"restore {run.path}/iterations, or start a new run"
             )
         logger.warning(
             "the checkpoint of iteration %d is missing or damaged; going on from iteration %d", recorded - 1, done

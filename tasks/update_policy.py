@@ -33,4 +33,3 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
         node.advantage = None if math.isnan(advantage) else advantage
     write_forest(context.folder / "forest.parquet", forest)
     return update.metrics
-

@@ -33,7 +33,7 @@ def prepare(settings: EnvironmentParams, root: Path) -> Path:
         root: Folder of all data sets.
 
     Returns:
-        The folder with ``train.parquet``, ``val.parquet``, ``test.parquet`` and ``card.json``. No prompt is in two splits.
+        The folder with ``{train,val,test}.parquet`` and ``card.json``. No prompt is in two splits.
     """
     recipe = {"seed": DATA_SEED, **settings.model_dump(exclude={"max_turns"})}
     folder = root / settings.name / value_hash(recipe)[:12]

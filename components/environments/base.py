@@ -1,4 +1,4 @@
-"""What an environment is: a pure transition on states that are values, so that branching at a prefix is always right."""
+"""What an environment is: a pure transition on states that are values, so that branching is always right."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ class Transition:
 
 class Environment(Protocol):
     """A task: turns are thought and action from the policy, then an observation."""
-
-    max_turns: int
 
     def reset(self, prompt: Prompt) -> Any:
         """The state before the first turn."""

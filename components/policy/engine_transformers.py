@@ -20,7 +20,7 @@ from components.policy.base import Completion, Request
 from components.policy.checkpoint import load_model
 
 
-class RowCache(Cache):
+class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
     """Keys and values of B rows by T positions, written at each row's own position."""
 
     def __init__(self, config: Any, rows: int, length: int) -> None:  # the parent's layers are not used
@@ -28,7 +28,7 @@ class RowCache(Cache):
             config.num_key_value_heads,
             getattr(config, "head_dim", config.hidden_size // config.num_attention_heads),
         )
-        self.layers = []
+        self.layers: list[Any] = []
         shape = (config.num_hidden_layers, rows, heads, length, dim)
         self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
         self.row_index = torch.arange(rows)[:, None]
@@ -99,7 +99,7 @@ class TransformersEngine:
         return completions
 
     def _prefill(self, histories: list[np.ndarray], length: int) -> tuple[RowCache, torch.Tensor]:
-        """Computes the histories, less what the last call left, into a new cache; returns it with the next-token logits."""
+        """Computes the histories, less what the last call left, into a new cache, and the next-token logits."""
         cache = RowCache(self.model.config, len(histories), length)
         reused = np.zeros(len(histories), dtype=np.int64)
         source = np.zeros(len(histories), dtype=np.int64)
@@ -157,9 +157,9 @@ class TransformersEngine:
         cache.visible = int(position.max()) + 1
         mask = torch.arange(cache.visible) <= position[:, None, :, None]
         base = self.model.get_decoder()
-        return base(
-            input_ids=tokens, position_ids=position, attention_mask=mask, cache=cache, use_cache=True
-        ).last_hidden_state
+        out = base(input_ids=tokens, position_ids=position, attention_mask=mask, cache=cache, use_cache=True)
+        hidden: torch.Tensor = out.last_hidden_state
+        return hidden
 
 
 def uniform(seeds_B: np.ndarray, steps: int) -> np.ndarray:
@@ -174,4 +174,5 @@ def uniform(seeds_B: np.ndarray, steps: int) -> np.ndarray:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))
-    return (z >> np.uint64(11)).astype(np.float64) / 2.0**53
+    result: np.ndarray = (z >> np.uint64(11)).astype(np.float64) / 2.0**53
+    return result

@@ -52,7 +52,8 @@ class Renderer:
 
     def decode(self, ids: list[int]) -> str:
         """Text of a sampled turn, without its end-of-turn token."""
-        return self.tokenizer.decode(ids[:-1] if ids and ids[-1] == self.eos_id else ids, skip_special_tokens=False)
+        kept = ids[:-1] if ids and ids[-1] == self.eos_id else ids
+        return str(self.tokenizer.decode(kept, skip_special_tokens=False))
 
     def _text(self, messages: list[tuple[str, str]], generate: bool = False) -> str:
         chat = [{"role": role, "content": content} for role, content in messages]

@@ -26,7 +26,7 @@ from components.tree.forest import Forest
 
 @dataclass
 class Row:
-    """One path of the forest as the model sees it; lists of equal length. Weight 0 marks tokens that are not trained."""
+    """One path of the forest as the model sees it; lists of equal length. Weight 0: the token is not trained."""
 
     token_ids: list[int]
     old_logprob: list[float]
@@ -37,7 +37,7 @@ class Row:
 def clipped_loss(
     logprob: Tensor, old_logprob: Tensor, advantage: Tensor, weight: Tensor, low: float, high: float
 ) -> Tensor:
-    """- Σ w min(ρ A, clip(ρ, 1 - low, 1 + high) A) with ρ = exp(logprob - old_logprob); all (K,), one entry per (token, leaf)."""
+    """- Σ w min(ρ A, clip(ρ, 1 - low, 1 + high) A), ρ = exp(logprob - old_logprob); all (K,), K over (token, leaf)."""
     ratio = torch.exp(logprob - old_logprob)
     return -(weight * torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)).sum()
 
@@ -81,7 +81,7 @@ class TorchTrainer:
         for batch in _micro_batches(rows, self.settings.micro_batch_tokens):
             logprob, old_logprob, advantage, weight = self.score(model, batch)
             part = clipped_loss(logprob, old_logprob, advantage, weight, low, high)
-            part.backward()
+            part.backward()  # type: ignore[no-untyped-call]
             delta = (logprob - old_logprob).detach()
             ratio = delta.exp()
             loss += float(part.detach())
@@ -124,7 +124,7 @@ class TorchTrainer:
 
 
 def build_rows(forest: Forest, terms: Credit) -> list[Row]:
-    """One row per leaf that has terms: the path's tokens up to the last trained one, with each term at its node's action tokens."""
+    """One row per leaf that has terms: its path up to the last trained token, each term at its node's action tokens."""
     by_leaf: dict[int, dict[int, tuple[float, float]]] = {}
     for leaf, node, advantage, weight in zip(
         terms.leaf_K, terms.node_K, terms.advantage_K, terms.weight_K, strict=True
@@ -146,7 +146,7 @@ def build_rows(forest: Forest, terms: Credit) -> list[Row]:
 
 
 def _minibatches(forest: Forest, terms: Credit, parts: int, rng: np.random.Generator) -> list[Credit]:
-    """Splits the terms by whole trees into at most `parts` parts of about equal size, each with weights that sum to 1."""
+    """Splits the terms by whole trees into at most `parts` parts, each with weights that sum to 1."""
     tree_K = forest.tree_N[terms.leaf_K]
     trees = rng.permutation(np.unique(tree_K))
     chosen = [np.isin(tree_K, part) for part in np.array_split(trees, min(parts, max(1, len(trees)))) if len(part)]

@@ -29,5 +29,6 @@ def curves(lines: list[dict[str, Any]]) -> Figure:
                 axes.plot(*zip(*points, strict=True), marker=".", label=key.partition("/")[2])
         axes.set(title=title, xlabel="units spent")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        if axes.lines:
+            axes.legend(fontsize="small")
     return figure

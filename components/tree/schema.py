@@ -76,8 +76,9 @@ class Node:
         lengths = {len(self.token_ids), len(self.is_action), len(self.logprobs)}
         if len(lengths) != 1:
             raise ValueError(
-                f"node {self.node_id} of tree {self.tree_id} (prompt {self.prompt_id}): token_ids, is_action and logprobs "
-                f"have lengths {len(self.token_ids)}, {len(self.is_action)} and {len(self.logprobs)}; they must be equal"
+                f"node {self.node_id} of tree {self.tree_id} (prompt {self.prompt_id}): token_ids, is_action and "
+                f"logprobs have lengths {len(self.token_ids)}, {len(self.is_action)} and {len(self.logprobs)}; "
+                "they must be equal"
             )
 
     @property

@@ -74,7 +74,7 @@ def test_several_faults_are_told_at_once(tmp_path):
 @pytest.mark.parametrize("kind", ["missing", "folder"])
 def test_no_file_is_said_so(tmp_path, kind):
     path = tmp_path if kind == "folder" else tmp_path / "none.yaml"
-    with pytest.raises(UserError, match="no such parameters file|is a folder"):
+    with pytest.raises(UserError, match=r"no such parameters file|is a folder"):
         load_params(path)
 
 
@@ -101,11 +101,13 @@ def test_assignments():
     for text in ("root_units=256", "allocation.root_units", "=3", "a..b=1", "a.b=["):
         with pytest.raises(UserError, match="--set"):
             parse_assignment(text)
-    with pytest.raises(UserError, match="allocation.pool is not|is not a section|no such key"):
+    with pytest.raises(UserError, match=r"pool is not a section"):
         load_params(ROOT / "params.yaml", {"allocation.pool.size": 3})
 
 
 def test_parameters_and_mathematics_import_no_torch():
-    code = "import components.config, components.allocation, components.tree.metrics, sys; print('torch' in sys.modules)"
+    code = (
+        "import sys, components.config, components.allocation, components.tree.metrics; print('torch' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert out.stdout.strip() == "False"

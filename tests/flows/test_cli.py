@@ -68,7 +68,8 @@ def test_train_shows_progress_a_table_and_where_to_look(first):
 def test_run_is_on_disk_as_documented(project, first):
     folder = project / "runs" / "first"
     assert (project / "runs" / "latest").resolve() == folder.resolve()
-    assert {p.name for p in folder.iterdir()} >= {"params.yaml", "manifest.json", "metrics.jsonl", "summary.json", "iterations"}
+    names = {"params.yaml", "manifest.json", "metrics.jsonl", "summary.json", "iterations"}
+    assert {p.name for p in folder.iterdir()} >= names
     assert [line["iteration"] for line in metrics(project, "first")] == [0, 1]
     assert json.loads((folder / "summary.json").read_text())["accuracy/last"] >= 0
 
@@ -154,7 +155,9 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(project, first, arguments, 
 
 def test_killed_run_continues_with_the_same_command(project, first):
     arguments = ["train", "--run-id", "killed"]
-    process = subprocess.Popen(command(*arguments), cwd=project, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command(*arguments), cwd=project, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
+    )
     marker = project / "runs" / "killed" / "iterations" / "0001" / "scored.parquet"
     deadline = time.monotonic() + 120
     while not marker.exists() and time.monotonic() < deadline:
@@ -170,8 +173,13 @@ def test_killed_run_continues_with_the_same_command(project, first):
 
 def test_interrupt_says_how_to_go_on(project, first):
     process = subprocess.Popen(
-        command("train", "--run-id", "stopped"), cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )  # fmt: skip
+        command("train", "--run-id", "stopped"),
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     marker = project / "runs" / "stopped" / "iterations" / "0000" / "roots.parquet"
     deadline = time.monotonic() + 120
     while not marker.exists() and time.monotonic() < deadline:
@@ -199,7 +207,8 @@ def test_evaluate_compares_with_the_start(project, first):
 
 
 def test_tracking_failure_never_stops_training(project, first):
-    out = trace(project, "train", "--run-id", "untracked", MLFLOW_TRACKING_URI="http://127.0.0.1:9", MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
+    away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    out = trace(project, "train", "--run-id", "untracked", **away)
     assert out.returncode == 0, out.stderr
     assert len(metrics(project, "untracked")) == 2
     assert "MLflow does not have all of run untracked" in out.stdout + out.stderr

@@ -108,7 +108,8 @@ def test_policy_is_an_ordinary_checkpoint(finished):
 
     folder = finished.iteration(1) / "policy"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    chat = tokenizer.apply_chat_template([{"role": "user", "content": "the boss of ann ?"}], tokenize=False, add_generation_prompt=True)
+    messages = [{"role": "user", "content": "the boss of ann ?"}]
+    chat = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids = tokenizer(chat, add_special_tokens=False, return_tensors="pt").input_ids
     assert model.generate(ids, max_new_tokens=5).shape[0] == 1
     assert not list(folder.rglob("*.bin")) + list(folder.rglob("*.pt")) + list(folder.rglob("*.pkl"))
@@ -241,7 +242,8 @@ def test_retention_keeps_the_newest_and_the_best(params, data_dir, tmp_path):
 
 def test_stages_write_the_documented_files(finished):
     names = {p.name for p in finished.iteration(0).iterdir()}
-    assert names >= {"scored.parquet", "roots.parquet", "factual.parquet", "expanded.parquet", "forest.parquet", "predictor", "policy"}
+    forests = {f"{name}.parquet" for name in ("scored", "roots", "factual", "expanded", "forest")}
+    assert names >= forests | {"predictor", "policy"}
     table = read_parquet(finished.iteration(0) / "forest.parquet")
     assert table.schema.equals(NODE_SCHEMA)
     assert np.isnan(np.array(table["logprobs"].to_pylist()[0])).all()

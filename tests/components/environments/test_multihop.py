@@ -19,7 +19,7 @@ def draw(count: int, seed: int = 0) -> list:
 
 def final_answer(prompt, change: int | None = None) -> str | None:
     """The answer along the gold path, with the relation of one hop searched in a wrong field."""
-    environment, state = ENVIRONMENTS["multihop"](max_turns=6), None
+    environment, state = ENVIRONMENTS["multihop"](6), None
     state, entity = environment.reset(prompt), prompt.metadata["start"]
     for hop, relation in enumerate(reversed(prompt.metadata["relations"])):
         used = RELATIONS[(RELATIONS.index(relation) + 1) % len(RELATIONS)] if hop == change else relation
@@ -48,7 +48,7 @@ def test_answers_do_not_depend_on_the_question_alone():
 
 
 def test_unknown_entity_or_field_finds_nothing():
-    environment = ENVIRONMENTS["multihop"](max_turns=6)
+    environment = ENVIRONMENTS["multihop"](6)
     state = environment.reset(draw(1)[0])
     for action in ("search nobody mat", "search ann nofield"):
         assert environment.step(state, action).observation == "nothing"
@@ -58,7 +58,7 @@ def test_unknown_entity_or_field_finds_nothing():
     "text", ["", "</think>", "answer", "answer a b", "search", "SEARCH ann mat", "é 木 \x00", "a " * 9999]
 )
 def test_any_text_is_a_transition(text):
-    environment = ENVIRONMENTS["multihop"](max_turns=6)
+    environment = ENVIRONMENTS["multihop"](6)
     transition = environment.step(environment.reset(draw(1)[0]), text)
     assert transition.stop_reason == StopReason.MALFORMED_ACTION
 

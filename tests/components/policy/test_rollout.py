@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from components.config import EngineParams
 from components.datasets.multihop import make_prompt
 from components.environments import ENVIRONMENTS, replay
-from components.environments.multihop import solve
+from components.environments.multihop import MultiHop, solve
 from components.errors import UserError
 from components.policy.base import Completion, Request
 from components.policy.renderer import Renderer
@@ -45,14 +45,14 @@ class Scripted:
         text = self.turns[min(len(self.requests) - 1, len(self.turns) - 1)]
         ids = self.renderer.tokenizer(text, add_special_tokens=False)["input_ids"]
         stopped = not (self.cut_last and len(self.requests) == len(self.turns))
-        ids = ids + [self.renderer.eos_id] if stopped else ids
+        ids = [*ids, self.renderer.eos_id] if stopped else ids
         return [Completion(list(ids), [-0.5] * len(ids), stopped) for _ in requests]
 
 
 def roll(
     renderer: Renderer, turns: list[str], environment=None, settings: EngineParams | None = None, **engine
 ) -> list[Node]:
-    environment = environment or ENVIRONMENTS["multihop"](max_turns=6)
+    environment = environment or ENVIRONMENTS["multihop"](6)
     sampler = Sampler(Scripted(renderer, turns, **engine), renderer, environment, settings or EngineParams(), 3)
     ids = renderer.prompt_ids(PROMPT)
     root = Node(
@@ -95,7 +95,7 @@ def test_observations_and_prompt_are_not_trained_on(renderer):
 
 
 def test_each_turn_is_asked_with_the_exact_history(renderer):
-    environment = ENVIRONMENTS["multihop"](max_turns=6)
+    environment = ENVIRONMENTS["multihop"](6)
     engine = Scripted(renderer, [turn for turn, _ in solve(PROMPT)])
     ids = renderer.prompt_ids(PROMPT)
     Sampler(engine, renderer, environment, EngineParams(), 0).sample(
@@ -134,7 +134,7 @@ def test_rollout_longer_than_max_tokens_is_cut(renderer):
 
 
 def test_failing_tool_is_an_error_status_and_spares_the_others(renderer):
-    class Broken(type(ENVIRONMENTS["multihop"]())):
+    class Broken(MultiHop):
         def step(self, state, action):
             raise ConnectionError("tool is away")
 
@@ -143,7 +143,7 @@ def test_failing_tool_is_an_error_status_and_spares_the_others(renderer):
 
 
 def test_branching_restores_the_world_and_leaves_the_original_alone():
-    environment = ENVIRONMENTS["multihop"](max_turns=6)
+    environment = ENVIRONMENTS["multihop"](6)
     actions = [turn for turn, _ in solve(PROMPT)]
     at_two = replay(environment, PROMPT, actions[:2])
     left = environment.step(at_two, actions[2])
@@ -164,7 +164,8 @@ def test_template_that_rewrites_history_is_refused(random_policy):
     """Qwen3's template drops earlier thoughts; a prefix would then not be the sequence that was sampled."""
     tokenizer = AutoTokenizer.from_pretrained(random_policy)
     tokenizer.chat_template = (
-        "{% for m in messages %}{{ m.role + (' ' + m.content if m.role != 'assistant' or loop.last else ' gone') + ' <|end|> ' }}"
+        "{% for m in messages %}"
+        "{{ m.role + (' ' + m.content if m.role != 'assistant' or loop.last else ' gone') + ' <|end|> ' }}"
         "{% endfor %}"
     )
     with pytest.raises(UserError, match="rewrites earlier turns"):

@@ -116,7 +116,8 @@ def test_gradient_equals_the_flat_one(random_policy, exact):
     trees = forest([1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0])
     if exact:
         trees = with_policy_logprobs(trees, random_policy)
-    torch.testing.assert_close(gradient(random_policy, trees), flat_gradient(random_policy, trees), atol=1e-6, rtol=1e-4)
+    expected = flat_gradient(random_policy, trees)
+    torch.testing.assert_close(gradient(random_policy, trees), expected, atol=1e-6, rtol=1e-4)
 
 
 def test_dead_groups_leave_numerator_and_denominator(random_policy):
@@ -191,7 +192,8 @@ def test_temperature_is_applied_as_in_sampling(random_policy):
     history = [3, 8, 20, 9, 60, 4]
     sampled = engine.generate([Request(history, 1, 10)])[0]
     count = len(sampled.token_ids)
-    row = Row(history + sampled.token_ids, [0.0] * 6 + sampled.logprobs, [0.0] * 6 + [1.0] * count, [0.0] * 6 + [1.0] * count)
+    ones = [0.0] * 6 + [1.0] * count
+    row = Row(history + sampled.token_ids, [0.0] * 6 + sampled.logprobs, ones, ones)
     logprob, old, *_ = TorchTrainer(SETTINGS, 0.6).score(load_model(random_policy), [row])
     np.testing.assert_allclose((logprob - old).exp().detach(), 1.0, atol=1e-4)
     wrong, old, *_ = TorchTrainer(SETTINGS, 1.0).score(load_model(random_policy), [row])
@@ -229,7 +231,8 @@ def test_adam_goes_on_where_the_checkpoint_stood(random_policy, tmp_path):
 
 def test_step_raises_the_chance_of_what_succeeded(random_policy, tmp_path):
     trees = with_policy_logprobs(forest([1.0, 0.0]), random_policy)
-    TorchTrainer(SETTINGS.model_copy(update={"learning_rate": 1e-3}), 1.0).update(trees, random_policy, tmp_path / "next", 0)
+    settings = SETTINGS.model_copy(update={"learning_rate": 1e-3})
+    TorchTrainer(settings, 1.0).update(trees, random_policy, tmp_path / "next", 0)
     after = with_policy_logprobs(trees, tmp_path / "next")
 
     def total(f: Forest, leaf: int) -> float:

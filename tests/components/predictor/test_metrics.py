@@ -15,7 +15,8 @@ def grow(roots: dict[float, list[float]], continuations: dict[float, list[float]
     nodes: list[Node] = []
 
     def leaf(tree: int, parent: int, anchor: int, origin: Origin, reward: float) -> None:
-        nodes.append(Node(tree, f"p{tree}", len(nodes), parent, 9, origin, anchor_id=anchor, stop_reason=StopReason.ANSWERED, reward=reward))
+        end = {"stop_reason": StopReason.ANSWERED, "reward": reward}
+        nodes.append(Node(tree, f"p{tree}", len(nodes), parent, 9, origin, anchor_id=anchor, **end))
 
     for tree, (v_hat, rewards) in enumerate(roots.items()):
         root = len(nodes)

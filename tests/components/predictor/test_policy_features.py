@@ -73,7 +73,8 @@ def test_prefixes_of_a_rollout_are_read_off_one_forward_pass(predictor, random_p
     for row, prefix in zip(features, prefixes, strict=True):
         with torch.inference_mode():
             states = model.get_decoder()(input_ids=torch.tensor([prefix]), output_hidden_states=True).hidden_states
-        torch.testing.assert_close(row, torch.cat([s[0, -1] for s in states]), atol=1e-5, rtol=1e-4)
+        expected = torch.cat([s[0, -1] for s in states] + [s[0].mean(0) for s in states])
+        torch.testing.assert_close(row, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_state_survives_a_checkpoint(predictor, random_policy, tmp_path):

@@ -1,0 +1,65 @@
+"""Sampling speed of the embedded engine, whole rollouts with their tool turns, against plain `generate`.
+
+Run from the repository: OMP_NUM_THREADS=1 python -m bench.engine
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+from bench.results import record
+from components.config import Params
+from components.datasets import load_prompts, prepare
+from components.environments import ENVIRONMENTS
+from components.policy.checkpoint import load_model
+from components.policy.engine_transformers import TransformersEngine
+from components.policy.renderer import Renderer
+from components.policy.rollout import Sampler, Start, derive_seed
+from components.policy.warmup import warm_up
+
+
+def main(repeats: int = 5) -> None:
+    torch.set_num_threads(1)
+    params = Params()
+    with tempfile.TemporaryDirectory() as folder:
+        policy = warm_up(params.policy, Path(folder) / "warmup")
+        prompts = load_prompts(prepare(params.environment, Path(folder)) / "val.parquet")
+        renderer, engine = Renderer.load(policy), TransformersEngine(params.engine)
+        environment = ENVIRONMENTS["multihop"](params.environment.max_turns)
+        model = load_model(policy).eval()
+    ours, plain, shares = [], [], []
+    for repeat in range(repeats):
+        engine.model = model
+        sampler = Sampler(engine, renderer, environment, params.engine, 0)
+        engine.prompt_tokens = engine.cached_tokens = 0
+        starts = [
+            Start(p, i, i, 0, 0, renderer.prompt_ids(p), environment.reset(p), derive_seed(repeat, i))
+            for i, p in enumerate(prompts)
+        ]
+        begin = time.perf_counter()
+        nodes = sampler.sample(starts, 0)
+        ours.append(sum(sum(n.is_action) for n in nodes) / (time.perf_counter() - begin))
+        shares.append(engine.cached_tokens / engine.prompt_tokens)
+        ids = torch.tensor([renderer.prompt_ids(prompts[0])] * len(prompts))
+        begin = time.perf_counter()
+        out = model.generate(ids, max_new_tokens=32, do_sample=True, eos_token_id=None, pad_token_id=0)
+        plain.append(out[:, ids.shape[1] :].numel() / (time.perf_counter() - begin))
+    record(
+        {
+            "engine_tokens_per_s": statistics.median(ours),
+            "engine_generate_tokens_per_s": statistics.median(plain),
+            "engine_cached_prompt_share": statistics.median(shares),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()
