@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -49,14 +50,12 @@ def train(
     overrides: dict[str, Any] = dict(parse_assignment(text) for text in assignments or [])
     overrides |= {k: v for k, v in (("allocation.arm", arm), ("run.seed", seed)) if v is not None}
     settings = load_params(params, overrides)
-    name = run_id or f"{settings.allocation.arm}-s{settings.run.seed}-{datetime.now():%Y%m%d-%H%M%S}"
+    name = run_id or f"{settings.allocation.arm}-s{settings.run.seed}-{datetime.now():%m%d-%H%M%S}"
     run = open_run(settings, name)
     with lock(run):
         pass  # says so now, not after everything has started, when another process writes this run
-    console.print(
-        f"Run {name} in {_shown(run.path)}; Ctrl-C stops it, the same command with --run-id {name} continues it.",
-        highlight=False,
-    )
+    go_on = f"trace {shlex.join(sys.argv[1:])}" + ("" if run_id else f" --run-id {name}")
+    console.print(f"Run {name}. Ctrl-C stops it; to continue it: {go_on}", highlight=False, soft_wrap=True)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # this command has a display of its own
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_uri(Path.cwd()))
@@ -75,7 +74,7 @@ def train(
             finally:
                 listeners.remove(display)
     except KeyboardInterrupt:
-        console.print(f"Stopped. To go on: trace train --run-id {name}" + (f" --params {params}" if run_id else ""))
+        console.print(f"Stopped. To continue: {go_on}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
     from components.storage import read_json
 

@@ -74,12 +74,11 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
         f"{summary['budget/leaves']:,.0f} leaves, {summary['tokens/generated']:,.0f} sampled tokens.",
         highlight=False,
     )
-    further = Table(title="Look further", title_justify="left", show_header=False, box=None)
+    console.print("Look further")
     for what, why in (
         (f"{path}/metrics.jsonl", "one line an iteration"),
         (f"{path}/iterations/", "every tree, as Parquet"),
         (f"trace evaluate {summary['run_id']}", "accuracy on the test prompts"),
         ("make up", "the Prefect and MLflow pages, with this run"),
     ):
-        further.add_row(what, why)
-    console.print(further)
+        console.print(f"  {what:44}  {why}", highlight=False, soft_wrap=True)
