@@ -60,14 +60,7 @@ def expand_prefixes(context: Context, policy: Path, predictor: Path | None, fact
             )
             for sibling in range(first, first + count)
         ]
-    done = 0
-
-    def progress(more: int) -> None:
-        nonlocal done
-        done += more
-        context.report(done, len(starts))
-
-    new = sample.sample(starts, len(nodes), progress)
+    new = sample.sample(starts, len(nodes), context.counter(len(starts)))
     write_forest(context.output, Forest(nodes + new))
     continuations = sum(s.turn > 0 for s in starts)
     return {

@@ -58,13 +58,6 @@ def generate(context: Context, policy: Path, roots: Path) -> dict[str, float]:
             )
             for sibling in range(row["allocated"])
         ]
-    done = 0
-
-    def progress(more: int) -> None:
-        nonlocal done
-        done += more
-        context.report(done, len(starts))
-
-    nodes += sample.sample(starts, len(nodes), progress)
+    nodes += sample.sample(starts, len(nodes), context.counter(len(starts)))
     write_forest(context.output, Forest(nodes))
     return {"rollouts": float(len(starts)), "tokens": float(sum(sum(n.is_action) for n in nodes))}

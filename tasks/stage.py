@@ -63,6 +63,17 @@ class Context:
     def folder(self) -> Path:
         return self.run.iteration(self.iteration)
 
+    def counter(self, total: int) -> Callable[[int], None]:
+        """A function that is told how many more of `total` are done."""
+        done = 0
+
+        def more(count: int) -> None:
+            nonlocal done
+            done += count
+            self.report(done, total)
+
+        return more
+
     def report(self, done: int, total: int) -> None:
         for listener in listeners:
             listener.stage(self.name, done, total)
