@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -124,9 +123,11 @@ class Mirror:
         self._client = client
 
     def _finish(self, status: str) -> None:
-        for name in ("metrics.jsonl", "summary.json"):
-            if (path := Path(self.run.path / name)).exists():
+        lines = self.run.metrics()
+        last = self.run.iteration(lines[-1]["iteration"]) if lines else self.run.path
+        for path in (self.run.metrics_path, self.run.path / "summary.json", last / "report.html"):
+            if path.exists():
                 self._client.log_artifact(self._mlflow_run_id, str(path))
-        if lines := self.run.metrics():
+        if lines:
             self._client.log_figure(self._mlflow_run_id, curves(lines), "curves.png")
         self._client.set_terminated(self._mlflow_run_id, status)

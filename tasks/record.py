@@ -8,28 +8,29 @@ from typing import Any
 from prefect import runtime
 from prefect.artifacts import create_table_artifact
 
-from components.storage import read_json, write_json
+from components.storage import write_json, write_text
 from components.tracking.names import iteration_metrics
+from components.tracking.report import iteration_report
 from tasks.inputs import read_forest
 from tasks.stage import Context, read_stages, stage
 
 
-@stage("record", output="metrics.json")
+@stage("record", output="metrics.json", also=("report.html",))
 def record(context: Context, forest: Path, evaluation: Path | None, seconds: float) -> dict[str, float]:
-    """Writes the iteration's line of metrics.jsonl, and shows it as an artifact in Prefect.
+    """Writes the iteration's line of metrics.jsonl and its report, and shows the line as an artifact in Prefect.
 
     `seconds` is the wall time of the iteration so far.
     """
-    stages = read_stages(context.folder)
-    line = iteration_metrics(
-        context.iteration, read_forest(forest), stages, context.params.allocation.shape.units, seconds
-    )
+    finished, units = read_forest(forest), context.params.allocation.shape.units
+    line = iteration_metrics(context.iteration, finished, read_stages(context.folder), units, seconds)
     write_json(context.output, line)
-    _artifact(context, read_json(context.output))
+    title = f"Run {context.run.run_id}, iteration {context.iteration}"
+    write_text(context.folder / "report.html", iteration_report(title, line, finished))
+    _artifact(context, title, line)
     return {}
 
 
-def _artifact(context: Context, line: dict[str, Any]) -> None:
+def _artifact(context: Context, title: str, line: dict[str, Any]) -> None:
     """A table in Prefect's UI: effective ratio, budget by stage, calibration."""
     if runtime.flow_run.id is None:  # called outside Prefect
         return
@@ -40,6 +41,5 @@ def _artifact(context: Context, line: dict[str, Any]) -> None:
         if name
     ]
     key = "".join(c if c.isalnum() else "-" for c in f"trace-{context.run.run_id}".lower()).strip("-")
-    where = f"Run {context.run.run_id}, iteration {context.iteration}"
-    description = f"{where}: where the budget went, and how good the predictions were."
+    description = f"{title}: where the budget went, and how good the predictions were."
     create_table_artifact(rows, key=key, description=description)

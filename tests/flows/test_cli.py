@@ -52,7 +52,7 @@ def metrics(project: Path, run_id: str) -> list[dict]:
 
 def fingerprints(project: Path, run_id: str) -> dict[str, str]:
     folder = project / "runs" / run_id / "iterations"
-    files = sorted(p for p in folder.glob("*/*") if p.name not in ("manifest.json", "metrics.json"))
+    files = sorted(p for p in folder.glob("*/*") if p.name not in ("manifest.json", "metrics.json", "report.html"))
     return {str(p.relative_to(folder)): content_hash(p) for p in files}
 
 

@@ -55,7 +55,9 @@ def forests(run: Run) -> list[Forest]:
 
 def fingerprints(run: Run) -> dict[str, str]:
     """Content hashes of everything that an iteration leaves behind; times are not content."""
-    files = sorted(p for p in run.path.glob("iterations/*/*") if p.name not in ("manifest.json", "metrics.json"))
+    files = sorted(
+        p for p in run.path.glob("iterations/*/*") if p.name not in ("manifest.json", "metrics.json", "report.html")
+    )
     return {str(p.relative_to(run.path)): content_hash(p) for p in files}
 
 
@@ -243,10 +245,19 @@ def test_retention_keeps_the_newest_and_the_best(params, data_dir, tmp_path):
 def test_stages_write_the_documented_files(finished):
     names = {p.name for p in finished.iteration(0).iterdir()}
     forests = {f"{name}.parquet" for name in ("scored", "roots", "factual", "expanded", "forest")}
-    assert names >= forests | {"predictor", "policy"}
+    assert names >= forests | {"predictor", "policy", "report.html"}
     table = read_parquet(finished.iteration(0) / "forest.parquet")
     assert table.schema.equals(NODE_SCHEMA)
     assert np.isnan(np.array(table["logprobs"].to_pylist()[0])).all()
+
+
+def test_report_shows_metrics_calibration_and_trees_and_loads_nothing(finished):
+    page = (finished.iteration(1) / "report.html").read_text()
+    root = next(n for n in read_forest(finished.iteration(1) / "forest.parquet").nodes if n.parent_id < 0)
+    for shown in ("effective_ratio", "calibration at prompts", root.observation, "✗"):
+        assert shown in page
+    assert "http" not in page
+    assert "src=" not in page
 
 
 def test_append_writes_one_line(finished, tmp_path):
