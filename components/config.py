@@ -40,7 +40,7 @@ class Section(BaseModel):
 class RunParams(Section):
     """How long, and from which seed."""
 
-    iterations: PositiveInt = Field(20, description="Training iterations.")
+    iterations: PositiveInt = Field(16, description="Training iterations.")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of everything drawn in the run.")
     threads: PositiveInt = Field(1, description="CPU threads of the numerical library.")
     keep_policies: PositiveInt = Field(2, description="Policy checkpoints kept besides the best one.")
