@@ -41,8 +41,9 @@ def main(repeats: int = 5) -> None:
         sampler = Sampler(engine, renderer, environment, params.engine, 0)
         engine.prompt_tokens = engine.cached_tokens = 0
         starts = [
-            Start(p, i, i, 0, 0, renderer.prompt_ids(p), environment.reset(p), derive_seed(repeat, i))
+            Start(p, i, i, sibling, 0, renderer.prompt_ids(p), environment.reset(p), derive_seed(repeat, i, sibling))
             for i, p in enumerate(prompts)
+            for sibling in range(4)
         ]
         begin = time.perf_counter()
         nodes = sampler.sample(starts, 0)
