@@ -25,7 +25,7 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
 
     def __init__(self, config: Any, rows: int, length: int) -> None:  # the parent's layers are not used
         heads, dim = (
-            config.num_key_value_heads,
+            getattr(config, "num_key_value_heads", config.num_attention_heads),
             getattr(config, "head_dim", config.hidden_size // config.num_attention_heads),
         )
         self.layers: list[Any] = []

@@ -28,16 +28,21 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.eos_id: int = tokenizer.eos_token_id
-        self._before = self._text([("user", "q"), ("assistant", "a")])
-        self._before = self._before[: self._before.rindex(tokenizer.eos_token) + len(tokenizer.eos_token)]
+        before, end = self._text([("user", "q"), ("assistant", "a")]), tokenizer.eos_token
+        if not end or end not in before:
+            raise UserError(f"the chat template does not end a turn with the tokenizer's end token ({end!r})")
+        self._before = before[: before.rindex(end) + len(end)]
         self.observation_ids = lru_cache(maxsize=4096)(self._observation_ids)
 
     @classmethod
     def load(cls, path: Path) -> Renderer:
         try:
-            return cls(AutoTokenizer.from_pretrained(path))
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"{path} holds no loadable tokenizer ({str(error).splitlines()[0]})") from error
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            if tokenizer.chat_template is None:
+                raise UserError("it has no chat template")
+            return cls(tokenizer)
+        except Exception as error:  # files, JSON and templates fail in kinds of their own
+            raise UserError(f"{path} holds no usable tokenizer: {str(error).splitlines()[0]}") from error
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt, up to where the policy's first turn begins."""

@@ -172,6 +172,22 @@ def test_template_that_rewrites_history_is_refused(random_policy):
         Renderer(tokenizer).observation_ids("bob")
 
 
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (None, "no chat template"),
+        ("{{ messages[0].content }}", "does not end a turn"),
+        ("{% for %}", "usable tokenizer"),
+    ],
+)
+def test_unusable_chat_template_is_one_clear_error(random_policy, tmp_path, template, message):
+    tokenizer = AutoTokenizer.from_pretrained(random_policy)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=message):
+        Renderer.load(tmp_path)
+
+
 def test_lengths_that_differ_name_the_node():
     with pytest.raises(ValueError, match=r"node 4 of tree 2 .*lengths 3, 3 and 2"):
         Node(2, "p", 4, 1, 1, Origin.FACTUAL, token_ids=[1, 2, 3], is_action=[True] * 3, logprobs=[0.0, 0.0])
