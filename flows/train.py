@@ -21,7 +21,7 @@ from tasks.refit_predictor import refit_predictor
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
 from tasks.score_prompts import score_prompts
-from tasks.summary import append_metrics, finished_iterations, write_summary
+from tasks.summary import append_metrics, finished_iterations, mend_metrics, write_summary
 from tasks.update_policy import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
@@ -56,6 +56,7 @@ def trace(
         predictor: Path | None = None
         with Mirror(run, tags={"data": data.name, "warm_up": policy.name}) as mirror:
             done = finished_iterations(run)
+            mend_metrics(run, done)
             if done:
                 policy, predictor = run.iteration(done - 1) / "policy", run.iteration(done - 1) / "predictor"
             # A heartbeat's end costs a subflow 1 s; the run as a whole keeps its own.

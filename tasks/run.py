@@ -61,21 +61,21 @@ class Run:
         return self.path / "metrics.jsonl"
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The whole lines of metrics.jsonl; a line torn by a kill is not one."""
-        lines = (
-            self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
-            if self.metrics_path.exists()
-            else []
-        )
-        rows = []
-        for number, line in enumerate(lines):
+        """The whole lines of metrics.jsonl; a last line torn by a kill is not one.
+
+        Raises:
+            UserError: if another line is damaged; the message names it.
+        """
+        lines = self.metrics_path.read_bytes().splitlines(keepends=True) if self.metrics_path.exists() else []
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                if number + 1 < len(lines):
-                    raise UserError(
-                        f"{self.metrics_path}, line {number + 1} is damaged; restore the file, or start a new run"
-                    ) from None
+                row = json.loads(line)
+                rows.append({"iteration": row["iteration"], **row})
+            except (ValueError, TypeError, KeyError):
+                if number < len(lines):
+                    advice = "continue the run to have the file made anew"
+                    raise UserError(f"{self.metrics_path}, line {number} is damaged; {advice}") from None
         return rows
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from components.errors import UserError
-from components.storage import atomic_path, content_hash, read_json, write_json
+from components.storage import content_hash, read_json, write_json, write_text
 from tasks.run import Run
 from tasks.stage import listeners, read_stages
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("trace")
 
 
 def finished_iterations(run: Run) -> int:
-    """Number of iterations that need not run again, from the start; brings metrics.jsonl in line with them.
+    """Number of iterations that need not run again, from the start.
 
     An iteration is finished when its record is written. The newest finished one must also have its policy and
     predictor whole; where they are damaged, the run goes back to the newest one that has them, and says so.
@@ -37,11 +37,21 @@ def finished_iterations(run: Run) -> int:
         logger.warning(
             "the checkpoint of iteration %d is missing or damaged; going on from iteration %d", recorded - 1, done
         )
-    lines = run.metrics()
-    if [line["iteration"] for line in lines] != list(range(done)) or not _ends_with_newline(run.metrics_path):
-        with atomic_path(run.metrics_path) as temporary:
-            temporary.write_text("".join(_line(run, number) for number in range(done)), encoding="utf-8")
     return done
+
+
+def mend_metrics(run: Run, done: int) -> None:
+    """Brings metrics.jsonl in line with the finished iterations, which hold every line of it.
+
+    A kill may have torn its last line or kept it from being written; other differences are told.
+    """
+    written = run.metrics_path.read_bytes() if run.metrics_path.exists() else b""
+    wanted = "".join(_line(run, number) for number in range(done)).encode()
+    if written == wanted:
+        return
+    if not wanted.startswith(written) and not written.startswith(wanted):
+        logger.warning("%s was damaged; it is made anew from the iterations", run.metrics_path)
+    write_text(run.metrics_path, wanted.decode())
 
 
 def append_metrics(run: Run, number: int) -> None:
@@ -105,10 +115,6 @@ def one_line(line: dict[str, Any]) -> str:
 
 def _line(run: Run, number: int) -> str:
     return json.dumps(read_json(run.iteration(number) / "metrics.json")) + "\n"
-
-
-def _ends_with_newline(path: Path) -> bool:
-    return not path.exists() or not (text := path.read_bytes()) or text.endswith(b"\n")
 
 
 def _is_whole(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from tasks.record import record
 from tasks.refit_predictor import refit_predictor
 from tasks.run import Run
 from tasks.score_prompts import score_prompts
-from tasks.summary import append_metrics, finished_iterations
+from tasks.summary import append_metrics, finished_iterations, mend_metrics
 from tasks.update_policy import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
@@ -40,6 +40,7 @@ def train(run: Run, stop_after: int | None = None) -> None:
     """Trains or continues a run; stops after so many stages, as a kill would."""
     prepare_data.fn(run.path)
     policy, predictor, done = warm_up_policy.fn(run.path), None, finished_iterations(run)
+    mend_metrics(run, done)
     count = 0
     for number in range(done, run.params.run.iterations):
         if number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from tasks.prepare import prepare_data, warm_up_policy
 from tasks.retain import retain
 from tasks.run import Run, open_run
 from tasks.stage import read_stages
-from tasks.summary import append_metrics, finished_iterations
+from tasks.summary import append_metrics, finished_iterations, mend_metrics
 from tests.tasks.pipeline import stages, train
 
 KEYS = {
@@ -176,18 +177,28 @@ def test_lost_first_checkpoints_are_an_error_not_a_fresh_start(params, data_dir,
         finished_iterations(run)
 
 
-def test_torn_last_line_of_the_metrics_is_mended(params, data_dir, tmp_path):
-    run = new_run(params, data_dir, tmp_path)
-    train(run)
+@pytest.mark.parametrize("damage", ["torn", "missing", "middle", "not text", "one too many"])
+def test_damaged_metrics_are_made_anew_from_the_iterations(params, data_dir, finished, tmp_path, damage, caplog):
+    run = Run(tmp_path / "r")
+    shutil.copytree(finished.path, run.path)
     whole = run.metrics_path.read_text()
-    run.metrics_path.write_text(whole[:-30])
-    finished_iterations(run)
+    damaged = {
+        "torn": whole[:-30],
+        "missing": "",
+        "middle": "{oops\n" + whole,
+        "not text": "\udcff",
+        "one too many": whole * 2,
+    }
+    run.metrics_path.write_text(damaged[damage], errors="surrogateescape")
+    mend_metrics(run, 2)
     assert run.metrics_path.read_text() == whole
+    assert ("was damaged" in caplog.text) == (damage in ("middle", "not text"))
 
 
-def test_damaged_middle_line_of_the_metrics_names_the_line(finished, tmp_path):
+@pytest.mark.parametrize("middle", [b"{oops", b"\xff", b"{}", b"3"])
+def test_damaged_middle_line_of_the_metrics_names_the_line(tmp_path, middle):
     broken = Run(tmp_path)
-    broken.metrics_path.write_text('{"iteration": 0}\n{oops\n{"iteration": 2}\n')
+    broken.metrics_path.write_bytes(b'{"iteration": 0}\n' + middle + b'\n{"iteration": 2}\n')
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 2 is damaged"):
         broken.metrics()
 
