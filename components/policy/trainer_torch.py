@@ -55,7 +55,7 @@ class TorchTrainer:
 
     def update(self, forest: Forest, policy: Path, target: Path, seed: int) -> Update:
         """Raises `FloatingPointError` if the loss or the gradient is not finite: nothing is written then."""
-        model = load_model(policy).train()
+        model = load_model(policy).eval()  # gradients without dropout: the sampling policy had none
         optimizer = torch.optim.Adam(model.parameters(), lr=self.settings.learning_rate)
         _load_optimizer(optimizer, model, policy)
         terms = credit(forest, self.settings.advantage)
