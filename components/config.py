@@ -7,6 +7,7 @@ a wrong type or an impossible combination is one clear line that names the key a
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,7 +43,7 @@ class RunParams(Section):
 
     iterations: PositiveInt = Field(16, description="Training iterations.")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of everything drawn in the run.")
-    threads: PositiveInt = Field(1, description="CPU threads of the numerical library.")
+    threads: Annotated[int, Field(gt=0, le=1024)] = Field(1, description="CPU threads of the numerical library.")
     keep_policies: PositiveInt = Field(2, description="Policy checkpoints kept besides the best one.")
     runs_dir: str = Field("runs", min_length=1, description="Folder of all runs.")
     data_dir: str = Field("data", min_length=1, description="Folder of data sets and warmed-up policies.")
@@ -72,14 +73,22 @@ class EnvironmentParams(Section):
 class WarmupParams(Section):
     """Supervised learning on generated demonstrations; the result is cached by content."""
 
-    steps: Annotated[int, Field(ge=0)] = Field(300, description="Optimiser steps.")
+    steps: PositiveInt = Field(300, description="Optimiser steps.")
     batch_size: PositiveInt = Field(64, description="Demonstrations per step.")
     learning_rate: Positive = Field(4e-3, description="Peak learning rate of AdamW.")
     zipf: NonNegative = Field(2.0, description="Relation words are demonstrated with frequency 1/rank^zipf.")
     hops: dict[Hops, NonNegative] = Field(
         {2: 0.75, 3: 0.17, 4: 0.08}, description="Share of demonstrations by number of look-ups."
     )
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="Seed of the initial weights and the demonstrations.")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        0, description="Seed of the initial weights and the demonstrations."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> WarmupParams:
+        if not 0 < sum(self.hops.values()) < inf:
+            raise ValueError(f"hops must give a positive share to at least one number of hops, got {self.hops}")
+        return self
 
 
 class PolicyParams(Section):
@@ -87,7 +96,7 @@ class PolicyParams(Section):
 
     path: str | None = Field(None, description="Folder with a Hugging Face checkpoint; null builds the tiny policy.")
     layers: PositiveInt = Field(2, description="Layers of the tiny policy.")
-    hidden: PositiveInt = Field(64, description="Hidden size of the tiny policy.")
+    hidden: Annotated[int, Field(gt=0, multiple_of=8)] = Field(64, description="Hidden size of the tiny policy.")
     warmup: WarmupParams = WarmupParams()
 
 
@@ -236,7 +245,9 @@ def load_params(path: Path, overrides: dict[str, Any] | None = None) -> Params:
         raise UserError(f"{path}: no such parameters file") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a parameters file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:
         where = (
             f", line {error.problem_mark.line + 1}"
             if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
@@ -265,7 +276,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text}: expected section.key=value, e.g. --set allocation.root_units=256")
     try:
         return key, yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         raise UserError(f"--set {text}: '{value}' is not a valid YAML value") from None
 
 

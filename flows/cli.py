@@ -45,15 +45,13 @@ def train(
     from components.config import load_params, parse_assignment
     from flows import services
     from flows.progress import Display, show_summary
-    from tasks.run import lock, open_run
+    from tasks.run import open_run
 
     overrides: dict[str, Any] = dict(parse_assignment(text) for text in assignments or [])
     overrides |= {k: v for k, v in (("allocation.arm", arm), ("run.seed", seed)) if v is not None}
     settings = load_params(params, overrides)
     name = run_id or f"{settings.allocation.arm}-s{settings.run.seed}-{datetime.now():%m%d-%H%M%S}"
     run = open_run(settings, name)
-    with lock(run):
-        pass  # says so now, not after everything has started, when another process writes this run
     go_on = f"trace {shlex.join(sys.argv[1:])}" + ("" if run_id else f" --run-id {name}")
     console.print(f"Run {name}. Ctrl-C stops it; to continue it: {go_on}", highlight=False, soft_wrap=True)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # this command has a display of its own
@@ -109,8 +107,8 @@ def evaluate(
 
 @app.command()
 def up(
-    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect server.")] = 4200,
-    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow server.")] = 5000,
+    prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow server.")] = 5000,
 ) -> None:
     """Start the Prefect and MLflow servers, the deployment trace/train and its worker, on loopback."""
     from flows import services
@@ -157,8 +155,7 @@ def main() -> None:
     """Runs the command; what the user can mend is one line and exit code 2."""
     from flows import services
 
-    for key, value in services.environment(Path.cwd()).items():
-        os.environ.setdefault(key, value)
+    os.environ.update(services.environment(Path.cwd()))
     try:
         app()
     except UserError as error:

@@ -66,7 +66,11 @@ def environment(root: Path) -> dict[str, str]:
     if "MLFLOW_TRACKING_URI" not in os.environ:
         # Read by MLflow when it opens the database itself: the same artefact folder as the server's.
         settings["_MLFLOW_SERVER_ARTIFACT_ROOT"] = _artifacts(root)
-    return {key: os.environ.get(key, value) for key, value in settings.items()}
+    chosen = {key: os.environ.get(key, value) for key, value in settings.items()}
+    for name in ("NO_PROXY", "no_proxy"):  # a proxy for the outside must not stand before servers on this machine
+        known = [host for host in os.environ.get(name, "").split(",") if host]
+        chosen[name] = ",".join(dict.fromkeys([*known, HOST, "localhost"]))
+    return chosen
 
 
 def up(root: Path, prefect_port: int = 4200, mlflow_port: int = 5000, say: Callable[[str], None] = print) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from components.errors import UserError
 from components.policy.rollout import Start, derive_seed
 from components.storage import read_parquet
 from components.tree.forest import Forest
@@ -26,6 +27,11 @@ def generate(context: Context, policy: Path, roots: Path) -> dict[str, float]:
             continue
         prompt = train[row["prompt_id"]]
         ids = sample.renderer.prompt_ids(prompt)
+        if len(ids) >= params.engine.max_tokens:
+            raise UserError(
+                f"engine.max_tokens={params.engine.max_tokens} leaves no room after the {len(ids)} tokens of "
+                f"prompt {prompt.prompt_id}"
+            )
         nodes.append(
             Node(
                 tree_id=row["tree_id"],

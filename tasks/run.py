@@ -92,21 +92,35 @@ def open_run(params: Params, run_id: str) -> Run:
     _check_available(params)
     runs_dir = Path(params.run.runs_dir)
     run = Run((runs_dir / run_id).absolute())
-    if (run.path / "manifest.json").exists():
-        changed = {
-            k: v for k, v in _differences(load_params(run.path / "params.yaml"), params).items() if k not in MAY_CHANGE
-        }
-        if changed:
-            shown = ", ".join(f"{key} is {old!r} there and {new!r} here" for key, (old, new) in changed.items())
-            raise UserError(
-                f"run {run_id} exists in {runs_dir} with other parameters ({shown}); "
-                "choose another --run-id, or these parameters"
-            )
-    write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
-    if not (run.path / "manifest.json").exists():
-        write_json(run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None})
-    _point_latest_to(run.path)
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {run.path}: {error.strerror}; choose another run.runs_dir or --run-id") from error
+    with lock(run):  # nothing of a run that another process writes may change
+        _check_same(run, params)
+        write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
+        if not (run.path / "manifest.json").exists():
+            write_json(run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None})
+        _point_latest_to(run.path)
     return run
+
+
+def _check_same(run: Run, params: Params) -> None:
+    """Refuses to continue a run with parameters that would compute something else."""
+    if not (run.path / "params.yaml").exists():
+        if (run.path / "iterations").exists():
+            raise UserError(f"{run.path} holds iterations but no params.yaml; restore it, or choose another --run-id")
+        return
+    changes = _differences(load_params(run.path / "params.yaml"), params)
+    changed = {key: values for key, values in changes.items() if key not in MAY_CHANGE}
+    if changed:
+        shown = ", ".join(f"{key} is {old!r} there and {new!r} here" for key, (old, new) in changed.items())
+        raise UserError(
+            f"run {run.run_id} exists in {run.path.parent} with other parameters ({shown}); "
+            "choose another --run-id, or these parameters"
+        )
+    if (run.iteration(params.run.iterations) / "metrics.json").exists():
+        raise UserError(f"run.iterations={params.run.iterations}: run {run.run_id} has already gone further")
 
 
 def _check_available(params: Params) -> None:
@@ -131,7 +145,11 @@ def lock(run: Run) -> Iterator[None]:
     Raises:
         UserError: if another process holds it.
     """
-    with (run.path / ".lock").open("w") as stream:
+    try:
+        stream = (run.path / ".lock").open("w")
+    except OSError as error:
+        raise UserError(f"cannot write {run.path / '.lock'}: {error.strerror}") from error
+    with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -127,7 +127,12 @@ def stage(
 def read_stages(folder: Path) -> dict[str, Any]:
     """The manifest entries of an iteration, by stage."""
     path = folder / "manifest.json"
-    return dict(read_json(path)) if path.exists() else {}
+    stages = read_json(path) if path.exists() else {}
+    if not isinstance(stages, dict) or not all(
+        isinstance(s, dict) and {"inputs", "outputs"} <= s.keys() for s in stages.values()
+    ):
+        raise UserError(f"{path} is damaged; delete it to have its iteration made again")
+    return stages
 
 
 def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:

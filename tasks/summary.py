@@ -122,5 +122,9 @@ def _is_whole(folder: Path) -> bool:
     stages = read_stages(folder)
     return all(
         (folder / name).exists() and content_hash(folder / name) == stages[stage]["outputs"][name]
-        for stage, name in (("update_policy", "policy"), ("refit_predictor", "predictor"))
+        for stage, name in (
+            ("update_policy", "policy"),
+            ("update_policy", "forest.parquet"),
+            ("refit_predictor", "predictor"),
+        )
     )

@@ -26,7 +26,8 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
     forest = read_forest(verified)
     trainer: Trainer = TRAINERS[params.update.trainer](params.update, params.engine.temperature)
     with atomic_path(context.output) as temporary:
-        update = trainer.update(forest, policy, temporary, derive_seed(params.run.seed, context.iteration, "update"))
+        seed = derive_seed(params.run.seed, context.iteration, "update")
+        update = trainer.update(forest, policy, temporary, seed, fresh=context.iteration == 0)
     value_N, leaves_N = leaf_values(forest)
     for node, value, leaves, advantage in zip(forest.nodes, value_N, leaves_N, update.advantage_N, strict=True):
         node.value = float(value) if leaves else None

@@ -16,7 +16,7 @@ from components.config import EnvironmentParams
 from components.datasets.multihop import generate_prompts
 from components.environments.base import Prompt
 from components.errors import UserError
-from components.storage import atomic_path, content_hash, read_parquet, value_hash, write_json, write_parquet
+from components.storage import atomic_path, content_hash, read_json, read_parquet, value_hash, write_json, write_parquet
 
 PROMPT_SCHEMA = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("prompt_id", "question", "answer", "metadata")]
@@ -37,7 +37,7 @@ def prepare(settings: EnvironmentParams, root: Path) -> Path:
     """
     recipe = {"seed": DATA_SEED, **settings.model_dump(exclude={"max_turns"})}
     folder = root / settings.name / value_hash(recipe)[:12]
-    if (folder / "card.json").exists():
+    if _is_whole(folder):
         return folder
     stream = generate_prompts(np.random.default_rng(DATA_SEED), settings.hops)
     seen: set[str] = set()
@@ -54,6 +54,15 @@ def prepare(settings: EnvironmentParams, root: Path) -> Path:
         write_json(temporary / "card.json", {"task": settings.name, "source": "built-in generator", "settings": recipe,
                    "sha256": {split: content_hash(temporary / f"{split}.parquet") for split in SPLITS}})  # fmt: skip
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the splits are those that the card names."""
+    try:
+        hashes = read_json(folder / "card.json")["sha256"]
+        return all(content_hash(folder / f"{split}.parquet") == hashes[split] for split in SPLITS)
+    except (UserError, OSError, KeyError, TypeError):
+        return False
 
 
 def prompts_to_table(prompts: list[Prompt]) -> pa.Table:

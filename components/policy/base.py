@@ -61,5 +61,8 @@ class Update:
 class Trainer(Protocol):
     """Learns from a forest."""
 
-    def update(self, forest: Forest, policy: Path, target: Path, seed: int) -> Update:
-        """Reads a checkpoint from `policy`, takes the step, writes the next checkpoint to `target`."""
+    def update(self, forest: Forest, policy: Path, target: Path, seed: int, fresh: bool = False) -> Update:
+        """Reads a checkpoint from `policy`, takes the step, writes the next checkpoint to `target`.
+
+        `fresh` leaves the optimiser state in `policy` unread: it belongs to another run.
+        """

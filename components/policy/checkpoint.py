@@ -20,18 +20,22 @@ def load_model(policy: Path) -> Any:
     """A causal language model in fp32.
 
     Raises:
-        UserError: if the checkpoint is missing or damaged, or of a kind that rescales its logits.
+        UserError: if the checkpoint is missing or damaged, or of a kind that the engine would not sample exactly.
     """
     if not (policy / "config.json").is_file():
         raise UserError(f"{policy} holds no checkpoint (config.json is missing)")
     try:
-        model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, attn_implementation="sdpa")
     except Exception as error:  # safetensors, JSON and configuration errors share no base class
         reason = str(error).splitlines()[0]
-        raise UserError(f"{policy} is damaged ({reason}); delete it and run the same command again") from error
+        raise UserError(f"{policy} cannot be loaded: it is damaged, or of an unknown kind ({reason})") from error
     for key in RESCALED:
         if (value := getattr(model.config, key, None)) not in (None, 1.0):
             raise UserError(
                 f"{policy}: config.json has {key}={value}; models that rescale their logits are not supported"
             )
+    kinds = getattr(model.config, "layer_types", None)
+    windowed = set(kinds) != {"full_attention"} if kinds else getattr(model.config, "sliding_window", None) is not None
+    if windowed:
+        raise UserError(f"{policy}: config.json asks for a sliding window; only full attention is supported")
     return model

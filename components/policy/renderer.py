@@ -6,6 +6,7 @@ ids that it sampled, so a child's ids always start with its parent's.
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,6 +41,9 @@ class Renderer:
             tokenizer = AutoTokenizer.from_pretrained(path)
             if tokenizer.chat_template is None:
                 raise UserError("it has no chat template")
+            stops = json.loads((path / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
+            if tokenizer.eos_token_id not in (stops if isinstance(stops, list) else [stops]):
+                raise UserError(f"its end token {tokenizer.eos_token_id} is not config.json's eos_token_id={stops}")
             return cls(tokenizer)
         except Exception as error:  # files, JSON and templates fail in kinds of their own
             raise UserError(f"{path} holds no usable tokenizer: {str(error).splitlines()[0]}") from error

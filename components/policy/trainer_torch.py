@@ -53,11 +53,12 @@ class TorchTrainer:
     def __init__(self, settings: UpdateParams, temperature: float) -> None:
         self.settings, self.temperature = settings, temperature
 
-    def update(self, forest: Forest, policy: Path, target: Path, seed: int) -> Update:
+    def update(self, forest: Forest, policy: Path, target: Path, seed: int, fresh: bool = False) -> Update:
         """Raises `FloatingPointError` if the loss or the gradient is not finite: nothing is written then."""
         model = load_model(policy).eval()  # gradients without dropout: the sampling policy had none
         optimizer = torch.optim.Adam(model.parameters(), lr=self.settings.learning_rate)
-        _load_optimizer(optimizer, model, policy)
+        if not fresh:
+            _load_optimizer(optimizer, model, policy)
         terms = credit(forest, self.settings.advantage)
         rng = np.random.default_rng(seed)
         steps: list[dict[str, float]] = []

@@ -208,6 +208,7 @@ def test_evaluate_compares_with_the_start(project, first):
 
 def test_tracking_failure_never_stops_training(project, first):
     away = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    away |= {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}  # nor does a proxy for the outside
     out = trace(project, "train", "--run-id", "untracked", **away)
     assert out.returncode == 0, out.stderr
     assert len(metrics(project, "untracked")) == 2

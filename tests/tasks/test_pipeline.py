@@ -16,7 +16,7 @@ from components.tree.schema import NODE_SCHEMA, Origin, Status
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.retain import retain
-from tasks.run import Run, open_run
+from tasks.run import Run, lock, open_run
 from tasks.stage import read_stages
 from tasks.summary import append_metrics, finished_iterations, mend_metrics
 from tests.tasks.pipeline import stages, train
@@ -175,6 +175,46 @@ def test_lost_first_checkpoints_are_an_error_not_a_fresh_start(params, data_dir,
         (run.iteration(number) / "policy" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no policy checkpoint is whole"):
         finished_iterations(run)
+
+
+def test_lost_forest_goes_back_one_iteration(params, data_dir, finished, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    train(run)
+    (run.iteration(1) / "forest.parquet").unlink()
+    train(run)
+    assert fingerprints(run) == fingerprints(finished)
+
+
+def test_refused_command_changes_nothing_of_a_run_in_progress(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    before = (run.path / "params.yaml").read_bytes()
+    with lock(run), pytest.raises(UserError, match="written by another process"):
+        new_run(params, data_dir, tmp_path, run={"iterations": 9, "keep_policies": 1})
+    assert (run.path / "params.yaml").read_bytes() == before
+
+
+def test_other_parameters_are_refused_even_where_the_manifest_is_lost(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    train(run, stop_after=1)
+    (run.path / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"run\.seed is 0 there and 9 here"):
+        new_run(params, data_dir, tmp_path, run={"seed": 9})
+    (run.path / "params.yaml").unlink()
+    with pytest.raises(UserError, match=r"no params\.yaml"):
+        new_run(params, data_dir, tmp_path)
+
+
+def test_fewer_iterations_than_are_there_are_refused(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    train(run)
+    with pytest.raises(UserError, match=r"run\.iterations=1: run r has already gone further"):
+        new_run(params, data_dir, tmp_path, run={"iterations": 1})
+
+
+def test_prompt_that_fills_the_whole_rollout_is_refused_before_sampling(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path, engine={"max_tokens": 4})
+    with pytest.raises(UserError, match=r"engine\.max_tokens=4 leaves no room"):
+        train(run)
 
 
 @pytest.mark.parametrize("damage", ["torn", "missing", "middle", "not text", "one too many"])

@@ -37,6 +37,22 @@ def test_data_are_the_same_on_every_machine(tmp_path):
     assert content_hash(a / "train.parquet") == content_hash(b / "train.parquet")
 
 
+@pytest.mark.parametrize("damage", ["card", "split", "missing", "swapped"])
+def test_damaged_data_set_is_made_anew(tmp_path, damage):
+    folder = prepare(SETTINGS, tmp_path)
+    before = content_hash(folder)
+    if damage == "card":
+        (folder / "card.json").write_text("{")
+    elif damage == "split":
+        (folder / "train.parquet").write_bytes(b"PAR1")
+    elif damage == "missing":
+        (folder / "train.parquet").unlink()
+    else:
+        (folder / "test.parquet").write_bytes((folder / "val.parquet").read_bytes())
+    assert content_hash(folder) != before
+    assert content_hash(prepare(SETTINGS, tmp_path)) == before
+
+
 def test_faults_name_file_row_and_field(tmp_path):
     prompts = load_prompts(prepare(SETTINGS, tmp_path) / "val.parquet")
     path = tmp_path / "twice.parquet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -135,6 +136,18 @@ def test_damaged_checkpoint_is_one_clear_error(random_policy, tmp_path, damage):
         (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match=str(folder)):
         TransformersEngine(EngineParams()).load(folder)
+
+
+@pytest.mark.parametrize(
+    "change", [{"layer_types": ["full_attention", "sliding_attention"]}, {"final_logit_softcapping": 30.0}]
+)
+def test_checkpoint_that_would_not_be_sampled_exactly_is_refused(random_policy, tmp_path, change):
+    folder = tmp_path / "policy"
+    shutil.copytree(random_policy, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(UserError, match=r"config\.json"):
+        load_model(folder)
 
 
 def test_uniform_numbers_are_uniform_and_depend_on_seed_and_step():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,8 +186,18 @@ def test_unusable_chat_template_is_one_clear_error(random_policy, tmp_path, temp
     tokenizer = AutoTokenizer.from_pretrained(random_policy)
     tokenizer.chat_template = template
     tokenizer.save_pretrained(tmp_path)
+    shutil.copy(random_policy / "config.json", tmp_path)
     with pytest.raises(UserError, match=message):
         Renderer.load(tmp_path)
+
+
+def test_end_token_that_the_engine_would_not_stop_at_is_refused(random_policy, tmp_path):
+    """Every rollout would be cut, and nothing ever learned."""
+    shutil.copytree(random_policy, tmp_path / "p")
+    config = json.loads((tmp_path / "p" / "config.json").read_text())
+    (tmp_path / "p" / "config.json").write_text(json.dumps(config | {"eos_token_id": 0}))
+    with pytest.raises(UserError, match="eos_token_id=0"):
+        Renderer.load(tmp_path / "p")
 
 
 def test_lengths_that_differ_name_the_node():

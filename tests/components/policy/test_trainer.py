@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from components.config import UpdateParams
 from components.policy.checkpoint import load_model
@@ -227,6 +230,26 @@ def test_adam_goes_on_where_the_checkpoint_stood(random_policy, tmp_path):
     TorchTrainer(SETTINGS, 1.0).update(trees, tmp_path / "one", tmp_path / "two", 0)
     a, b = (load_model(tmp_path / name).state_dict() for name in ("both", "two"))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_optimiser_state_of_another_run_can_be_left_unread(random_policy, tmp_path):
+    trees = forest([1.0, 0.0, 1.0])
+    TorchTrainer(SETTINGS, 1.0).update(trees, random_policy, tmp_path / "one", 0)
+    for name, fresh in (("goes-on", False), ("fresh", True)):
+        TorchTrainer(SETTINGS, 1.0).update(trees, tmp_path / "one", tmp_path / name, 0, fresh=fresh)
+    steps = [load_file(tmp_path / name / "optimizer.safetensors") for name in ("goes-on", "fresh")]
+    assert [int(next(v for k, v in s.items() if k.endswith("/step"))) for s in steps] == [2, 1]
+
+
+def test_no_dropout_in_the_update(random_policy, tmp_path):
+    """The sampling policy had none: with it, the first ratios would be far from 1."""
+    shutil.copytree(random_policy, tmp_path / "p")
+    config = json.loads((tmp_path / "p" / "config.json").read_text())
+    (tmp_path / "p" / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
+    trees = with_policy_logprobs(forest([1.0, 0.0]), random_policy)
+    update = TorchTrainer(SETTINGS, 1.0).update(trees, tmp_path / "p", tmp_path / "next", 0)
+    assert update.metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-3)
+    assert update.metrics["kl"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_step_raises_the_chance_of_what_succeeded(random_policy, tmp_path):
