@@ -96,11 +96,13 @@ def evaluate(
 
     done = finished_iterations(run)
     start = start_policy(run.params)
-    policies = [("before", 0, start)] + ([("after", done, run.iteration(done - 1) / "policy")] if done else [])
+    policies = [("the policy that the run started from", 0, start)] + (
+        [(f"after {done} iterations", done, run.iteration(done - 1) / "policy")] if done else []
+    )
     for when, version, path in policies:
         result = accuracy(sampler(run.params, path, version), run.params, "test", samples, seed=run.params.run.seed)
         console.print(
-            f"{when} {done} iterations: accuracy {result['accuracy']:.3f} over {result['rollouts']:.0f} rollouts",
+            f"{when}: accuracy {result['accuracy']:.3f} over {result['rollouts']:.0f} rollouts",
             highlight=False,
         )
 
