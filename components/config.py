@@ -234,7 +234,7 @@ def load_params(path: Path, overrides: dict[str, Any] | None = None) -> Params:
 
     Args:
         path: YAML file; keys that it leaves out take their defaults.
-        overrides: Dotted keys to values, e.g. ``{"allocation.root_units": 256}``; strings are read as YAML.
+        overrides: Dotted keys to values, e.g. ``{"allocation.root_units": 256}``.
 
     Raises:
         UserError: if the file is missing or malformed, or a key or value is not acceptable.

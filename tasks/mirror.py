@@ -93,10 +93,9 @@ class Mirror:
     def _connect(self) -> None:
         import mlflow
         from mlflow.entities import Param, RunTag
-
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every table that it makes
         from mlflow.exceptions import MlflowException
 
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every table that it makes
         client, params = mlflow.MlflowClient(), self.run.params
         known = self.run.manifest.get("mlflow_run_id")
         if known is not None:

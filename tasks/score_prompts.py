@@ -32,7 +32,8 @@ def score_prompts(context: Context, policy: Path, predictor: Path | None) -> dic
     params = context.params
     train = prompts(params, "train")
     rng = np.random.default_rng(derive_seed(params.run.seed, context.iteration, "pool"))
-    pool = [list(train)[i] for i in rng.choice(len(train), size=params.allocation.pool, replace=False)]
+    ids = list(train)
+    pool = [ids[i] for i in rng.choice(len(ids), size=params.allocation.pool, replace=False)]
     renderer = Renderer.load(policy)
     model = make_predictor(params.predictor, policy)
     if predictor is not None:

@@ -129,7 +129,7 @@ def read_stages(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     stages = read_json(path) if path.exists() else {}
     if not isinstance(stages, dict) or not all(
-        isinstance(s, dict) and {"inputs", "outputs"} <= s.keys() for s in stages.values()
+        isinstance(s, dict) and {"inputs", "outputs", "seconds", "metrics"} <= s.keys() for s in stages.values()
     ):
         raise UserError(f"{path} is damaged; delete it to have its iteration made again")
     return stages

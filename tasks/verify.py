@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from components.verifiers import verify as score
 from tasks.inputs import prompts, read_forest, write_forest
 from tasks.stage import Context, stage
 
+logger = logging.getLogger("trace")
+
 
 def _verify(context: Context, forest: Path) -> dict[str, float]:
     """Writes the forest with the rewards of its new leaves."""
@@ -19,10 +22,15 @@ def _verify(context: Context, forest: Path) -> dict[str, float]:
     verifier = VERIFIERS[context.params.environment.name]()
     nodes = read_forest(forest).nodes
     new = [n for n in nodes if n.is_terminal and n.reward is None and n.status == Status.OK]
+    failures: list[str] = []
     for node in new:
         answer = node.observation if node.stop_reason == StopReason.ANSWERED else None
         outcome = score(verifier, train[node.prompt_id], answer)
         node.reward, node.status = outcome.reward, outcome.status
+        if outcome.detail is not None:
+            failures.append(outcome.detail)
+    if failures:
+        logger.warning("%d of %d rollouts could not be verified; the first: %s", len(failures), len(new), failures[0])
     write_forest(context.output, Forest(nodes))
     return {"verified": float(len(new)), "unscored": float(sum(n.reward is None for n in new))}
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from components.allocation.base import Anchors, Belief, OneRound, Shape
 from components.allocation.draws import uniform_tree_roots
-from components.allocation.prefixes import fall_back_to_roots
-from components.allocation.threshold import spread, take_largest
+from components.allocation.prefixes import fall_back_to_roots, take_by_gain
 
 
 class EntropyTree(OneRound):
@@ -30,15 +29,13 @@ class EntropyTree(OneRound):
             raise ValueError("entropy-tree needs Anchors.surprisal_A, which nobody measured")
         budget_S = bare * shape.continuations
         prefix = np.flatnonzero(anchors.is_prefix_A)
-        tree, entropy = anchors.tree_A[prefix], np.nan_to_num(anchors.surprisal_A[prefix], nan=0.0)
+        entropy = np.nan_to_num(anchors.surprisal_A[prefix], nan=0.0)
         rank = entropy / (1.0 + entropy.max(initial=0.0))  # in [0, 1): every first continuation comes before any second
 
         def gain(rows: np.ndarray, item: np.ndarray) -> np.ndarray:
             score: np.ndarray = 1.0 / (item + 1.0 - rank[rows])
             return score
 
-        taken, tied = take_largest(gain, budget_S[tree], tree, budget_S)
-        left_S = budget_S - np.bincount(tree, weights=taken, minlength=len(bare)).astype(np.int64)
         counts_A = fall_back_to_roots(anchors, anchors.is_prefix_A, budget_S)
-        counts_A[prefix] += taken + spread(tied, tree, left_S, rng)
+        counts_A += take_by_gain(anchors, prefix, gain, budget_S, rng)
         return counts_A

@@ -6,8 +6,7 @@ import numpy as np
 
 from components.allocation.base import Anchors, Belief, OneRound, Shape
 from components.allocation.draws import uniform_tree_roots
-from components.allocation.prefixes import fall_back_to_roots
-from components.allocation.threshold import spread, take_largest
+from components.allocation.prefixes import fall_back_to_roots, take_by_gain
 from components.allocation.utilities import contrast
 
 EXPLORATION, ENTROPY = 0.1, 0.1  # weights of the second and third term
@@ -36,9 +35,8 @@ class InfoTree(OneRound):
             raise ValueError("infotree needs Anchors.surprisal_A, which nobody measured")
         budget_S = bare * shape.continuations
         prefix = np.flatnonzero(anchors.is_prefix_A)
-        tree = anchors.tree_A[prefix]
         exploit = contrast(anchors.belief[prefix]) + ENTROPY * np.nan_to_num(anchors.surprisal_A[prefix], nan=0.0)
-        explore = EXPLORATION * np.sqrt(np.log1p(budget_S[tree]))
+        explore = EXPLORATION * np.sqrt(np.log1p(budget_S[anchors.tree_A[prefix]]))
         visits = np.maximum(anchors.successes_A[prefix] + anchors.failures_A[prefix], 1)
 
         def gain(rows: np.ndarray, item: np.ndarray) -> np.ndarray:
@@ -46,8 +44,6 @@ class InfoTree(OneRound):
             score: np.ndarray = exploit[rows] / n + explore[rows] / np.sqrt(n)
             return score
 
-        taken, tied = take_largest(gain, budget_S[tree], tree, budget_S)
-        left_S = budget_S - np.bincount(tree, weights=taken, minlength=len(bare)).astype(np.int64)
         counts_A = fall_back_to_roots(anchors, anchors.is_prefix_A, budget_S)
-        counts_A[prefix] += taken + spread(tied, tree, left_S, rng)
+        counts_A += take_by_gain(anchors, prefix, gain, budget_S, rng)
         return counts_A

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from components.allocation.base import CONTINUATION_COST, ROOT_COST, Anchors
-from components.allocation.threshold import spread, take_largest
+from components.allocation.threshold import Gain, spread, take_largest
 from components.allocation.utilities import prefix_gain
 
 
@@ -32,17 +32,32 @@ def plan_prefixes(anchors: Anchors, budget_S: np.ndarray, rng: np.random.Generat
         Counts, zero at roots and at prefixes that are not open; int64 (A,). They sum to the budget in every tree with
         an open prefix, and to zero in the others.
     """
-    rng = np.random.default_rng(0) if rng is None else rng
-    counts_A = np.zeros(len(anchors), dtype=np.int64)
     open_A = np.flatnonzero(is_open(anchors))
-    tree_A, outcome_A = anchors.tree_A[open_A], anchors.successes_A[open_A] > 0
+    outcome_A = anchors.successes_A[open_A] > 0
     belief = anchors.belief[open_A].after(anchors.successes_A[open_A], anchors.failures_A[open_A])
 
     def gain(rows: np.ndarray, item: np.ndarray) -> np.ndarray:
         return prefix_gain(belief[rows], outcome_A[rows], item - 1)
 
+    return take_by_gain(anchors, open_A, gain, budget_S, np.random.default_rng(0) if rng is None else rng)
+
+
+def take_by_gain(
+    anchors: Anchors, open_A: np.ndarray, gain: Gain, budget_S: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Each tree's budget to the largest marginal gains of its open anchors; int64 (A,).
+
+    Args:
+        anchors: Visited anchors.
+        open_A: Rows of the anchors that may branch.
+        gain: Marginal gains, decreasing in the item; its rows count along `open_A`.
+        budget_S: Continuations of each tree; int64.
+        rng: Decides among equal gains.
+    """
+    tree_A = anchors.tree_A[open_A]
     taken, tied = take_largest(gain, budget_S[tree_A], tree_A, budget_S)
     left_S = budget_S - np.bincount(tree_A, weights=taken, minlength=len(budget_S)).astype(np.int64)
+    counts_A = np.zeros(len(anchors), dtype=np.int64)
     counts_A[open_A] = taken + spread(tied, tree_A, left_S, rng)
     return counts_A
 

@@ -34,8 +34,8 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
 def build_model(settings: PolicyParams, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     """A Qwen3 with random weights.
 
-    The initialiser range is 0.1: at 64 hidden units the usual 0.02 starts so close to zero that the look-up skill is
-    not learned in the warm-up (sampled accuracy 0.02 against 0.96 after 150 steps).
+    The initialiser range is 0.1: at 64 hidden units the usual 0.02 starts so close to zero that the default warm-up
+    ends at a sampled accuracy of 0.14 instead of 0.34.
     """
     torch.manual_seed(settings.warmup.seed)
     config = Qwen3Config(

@@ -22,8 +22,7 @@ def prediction_metrics(forest: Forest, seen_v_hat: np.ndarray) -> dict[str, floa
     Returns:
         ``spearman_root`` and ``spearman_prefix`` (rank correlation of prediction and mean outcome over anchors; NaN
         where it is not defined), ``brier`` (mean squared error per leaf at roots, factual leaves) and ``brier_base``
-        (the same for a constant prediction at the observed rate), ``flip_rate`` (share of continuations whose outcome
-        differs from the factual outcome at their anchor; NaN without continuations).
+        (the same for a constant prediction at the observed rate); the last two are absent without a scored rollout.
     """
     factual, continued = _outcomes(forest, Origin.FACTUAL), _outcomes(forest, Origin.COUNTERFACTUAL)
     metrics = {

@@ -1,11 +1,13 @@
 """Success predictor on the policy's own hidden states at the turn boundary, with a Beta head.
 
-The features are nearly free (the policy has computed them while sampling) and know what the policy knows. Beside the
-states at the turn boundary stand their means over the history, which tell which words it holds: on flat rollouts of the
-embedded task that raised the rank correlation at roots from 0.55 to 0.69 (one seed). The head
-gives a Beta law of V rather than a number: a squared-error head that does not know answers 0.5, which is exactly what
-an allocator takes for contrast, while a Beta law that does not know is flat, and its expected contrast is small. The
-fit maximises the beta-binomial likelihood of k successes among n leaves, so a target counts as much as its leaves.
+The features know what the policy knows, and cost one forward pass over the histories. Beside the states at the turn
+boundary stand their means over the history, which tell which words it holds: on flat rollouts of the embedded task that
+raised the rank correlation at roots from 0.55 to 0.69 (one seed).
+
+The head gives a Beta law of V rather than a number: a squared-error head that does not know answers 0.5, which is
+exactly what an allocator takes for contrast, while a Beta law that does not know is flat, and its expected contrast is
+small. The fit maximises the beta-binomial likelihood of k successes among n leaves, so a target counts as much as its
+leaves.
 """
 
 from __future__ import annotations
@@ -69,9 +71,10 @@ class PolicyFeatures:
         self.settings = settings
         self.model: Any = load_model(policy).eval()
         config = self.model.config
-        torch.manual_seed(0)
         self.width = 2 * (config.num_hidden_layers + 1) * config.hidden_size
-        self.head = BetaHead(self.width, settings.hidden)
+        with torch.random.fork_rng():  # the same first head for every run, and no one else's draws disturbed
+            torch.manual_seed(0)
+            self.head = BetaHead(self.width, settings.hidden)
 
     def predict(self, prefixes: Sequence[list[int]]) -> Belief:
         with torch.inference_mode():

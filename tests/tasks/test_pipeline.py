@@ -13,6 +13,7 @@ from components.errors import UserError
 from components.storage import content_hash, read_json, read_parquet
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA, Origin, Status
+from components.verifiers import VERIFIERS
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.retain import retain
@@ -175,6 +176,23 @@ def test_lost_first_checkpoints_are_an_error_not_a_fresh_start(params, data_dir,
         (run.iteration(number) / "policy" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no policy checkpoint is whole"):
         finished_iterations(run)
+
+
+def test_failing_verifier_is_told_and_its_rollouts_are_neither_wrong_nor_trained(
+    params, data_dir, tmp_path, monkeypatch, caplog
+):
+    class Broken:
+        def score(self, prompt, answer):
+            raise ConnectionError("the grader is away")
+
+    monkeypatch.setitem(VERIFIERS, "multihop", Broken)
+    run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
+    train(run)
+    assert "could not be verified; the first: ConnectionError: the grader is away" in caplog.text
+    line = run.metrics()[0]
+    assert line["budget/unscored_leaves"] == line["budget/leaves"] > 0
+    assert line["train/reward"] is None
+    assert line["policy/optimizer_steps"] == 0
 
 
 def test_lost_forest_goes_back_one_iteration(params, data_dir, finished, tmp_path):
