@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from components.config import Params
+from components.environments import ENVIRONMENTS
+from components.environments.multihop import MultiHop
 from components.errors import UserError
 from components.storage import content_hash, read_json, read_parquet
 from components.tree.forest import Forest
-from components.tree.schema import NODE_SCHEMA, Origin, Status
+from components.tree.schema import NODE_SCHEMA, Origin, Status, StopReason
 from components.verifiers import VERIFIERS
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
@@ -176,6 +179,22 @@ def test_lost_first_checkpoints_are_an_error_not_a_fresh_start(params, data_dir,
         (run.iteration(number) / "policy" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="no policy checkpoint is whole"):
         finished_iterations(run)
+
+
+def test_continuations_start_in_the_world_of_their_prefix(params, data_dir, tmp_path, monkeypatch):
+    """A text prefix restored in a fresh world is a silent fault of several peers."""
+
+    class Counting(MultiHop):
+        def step(self, state, action):
+            transition = super().step(state, action)
+            return replace(transition, answer=str(transition.state.turn)) if transition.done else transition
+
+    monkeypatch.setitem(ENVIRONMENTS, "multihop", Counting)
+    run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
+    train(run)
+    ended = [n for n in forests(run)[0].nodes if n.stop_reason in (StopReason.ANSWERED, StopReason.MAX_TURNS)]
+    assert any(n.origin == Origin.COUNTERFACTUAL for n in ended)
+    assert [n.observation for n in ended] == [str(n.turn) for n in ended]
 
 
 def test_failing_verifier_is_told_and_its_rollouts_are_neither_wrong_nor_trained(
