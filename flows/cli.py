@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,22 +61,22 @@ def train(
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_uri(Path.cwd()))
     logging.getLogger("trace").addHandler(_Warnings(logging.WARNING))
-    try:
-        with Display(console, settings.run.iterations) as display, services.prefect_api(Path.cwd()) as api:
-            display.stage("starting", 0, 0)
-            from flows.train import trace
-            from tasks.stage import listeners
+    with (
+        _interruptible(go_on),
+        Display(console, settings.run.iterations) as display,
+        services.prefect_api(Path.cwd()) as api,
+    ):
+        display.stage("starting", 0, 0)
+        from flows.train import trace
+        from tasks.stage import listeners
 
-            listeners.append(display)
-            try:
-                _warm_up_meanwhile(run)
-                os.environ["PREFECT_API_URL"] = api.wait()
-                trace(params=str(run.path / "params.yaml"), run_id=name)
-            finally:
-                listeners.remove(display)
-    except KeyboardInterrupt:
-        console.print(f"Stopped. To continue: {go_on}", highlight=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+        listeners.append(display)
+        try:
+            _warm_up_meanwhile(run)
+            os.environ["PREFECT_API_URL"] = api.wait()
+            trace(params=str(run.path / "params.yaml"), run_id=name)
+        finally:
+            listeners.remove(display)
     from components.storage import read_json
 
     show_summary(console, read_json(run.path / "summary.json"), _shown(run.path))
@@ -132,6 +135,33 @@ def doctor() -> None:
     from flows.doctor import examine
 
     raise typer.Exit(0 if examine(console) else 1)
+
+
+@contextmanager
+def _interruptible(go_on: str) -> Iterator[None]:
+    """Ends the command with code 130 and a word on how to continue, once Ctrl-C was pressed.
+
+    The KeyboardInterrupt itself need not arrive here: libraries on its way turn it into errors of their own.
+    """
+    pressed = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    previous = signal.getsignal(signal.SIGINT)
+    if previous is not signal.SIG_IGN:  # as it is under nohup
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except BaseException:
+        if not pressed:
+            raise
+        console.print(f"Stopped. To continue: {go_on}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 class _Warnings(logging.Handler):

@@ -186,7 +186,7 @@ def test_interrupt_says_how_to_go_on(project, first):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, out + err
     assert "trace train --run-id stopped" in out
     assert "Traceback" not in out + err
 
