@@ -41,7 +41,16 @@ def main(repeats: int = 5) -> None:
         sampler = Sampler(engine, renderer, environment, params.engine, 0)
         engine.prompt_tokens = engine.cached_tokens = 0
         starts = [
-            Start(p, i, i, sibling, 0, renderer.prompt_ids(p), environment.reset(p), derive_seed(repeat, i, sibling))
+            Start(
+                p,
+                i,
+                i,
+                sibling,
+                0,
+                renderer.prompt_ids(environment.chat(p)),
+                environment.reset(p),
+                derive_seed(repeat, i, sibling),
+            )
             for i, p in enumerate(prompts)
             for sibling in range(4)
         ]
@@ -49,7 +58,7 @@ def main(repeats: int = 5) -> None:
         nodes = sampler.sample(starts, 0)
         ours.append(sum(sum(n.is_action) for n in nodes) / (time.perf_counter() - begin))
         shares.append(engine.cached_tokens / engine.prompt_tokens)
-        ids = torch.tensor([renderer.prompt_ids(prompts[0])] * len(prompts))
+        ids = torch.tensor([renderer.prompt_ids(environment.chat(prompts[0]))] * len(prompts))
         begin = time.perf_counter()
         out = model.generate(ids, max_new_tokens=32, do_sample=True, eos_token_id=None, pad_token_id=0)
         plain.append(out[:, ids.shape[1] :].numel() / (time.perf_counter() - begin))

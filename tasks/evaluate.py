@@ -40,7 +40,7 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
             tree,
             s,
             0,
-            sample.renderer.prompt_ids(p),
+            sample.renderer.prompt_ids(sample.environment.chat(p)),
             sample.environment.reset(p),
             derive_seed(seed, "evaluate", p.prompt_id, s),
         )

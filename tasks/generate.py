@@ -26,7 +26,7 @@ def generate(context: Context, policy: Path, roots: Path) -> dict[str, float]:
         if row["tree_id"] < 0:
             continue
         prompt = train[row["prompt_id"]]
-        ids = sample.renderer.prompt_ids(prompt)
+        ids = sample.renderer.prompt_ids(sample.environment.chat(prompt))
         if len(ids) >= params.engine.max_tokens:
             raise UserError(
                 f"engine.max_tokens={params.engine.max_tokens} leaves no room after the {len(ids)} tokens of "

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from components.environments.base import Environment, Prompt, Transition, replay
+from components.environments.base import Chat, Environment, Prompt, Transition, replay
 from components.environments.multihop import MultiHop
 
 # By the name used in params.yaml: makes the environment from the largest number of turns.
 ENVIRONMENTS: dict[str, Callable[[int], Environment]] = {"multihop": MultiHop}
 
-__all__ = ["ENVIRONMENTS", "Environment", "Prompt", "Transition", "replay"]
+__all__ = ["ENVIRONMENTS", "Chat", "Environment", "Prompt", "Transition", "replay"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,19 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class Chat:
+    """How a rollout begins.
+
+    Attributes:
+        messages: (role, content) pairs before the policy's first turn; roles are system, user, assistant and tool.
+        tools: JSON schemas of the tools, as chat templates take them.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    tools: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Transition:
     """What one action led to.
 
@@ -31,13 +44,15 @@ class Transition:
         state: The new state; the old one is untouched.
         observation: Text returned to the policy; None when the rollout ended.
         stop_reason: A `StopReason` when the rollout ended, else None.
-        answer: The final answer, when one was given.
+        answer: The final answer, when one was given: the text that the verifier judges.
+        role: Who says the observation: the tool, or the user who asks on.
     """
 
     state: Any
     observation: str | None = None
     stop_reason: str | None = None
     answer: str | None = None
+    role: Literal["tool", "user"] = "tool"
 
     @property
     def done(self) -> bool:
@@ -46,6 +61,9 @@ class Transition:
 
 class Environment(Protocol):
     """A task: turns are thought and action from the policy, then an observation."""
+
+    def chat(self, prompt: Prompt) -> Chat:
+        """What the policy sees before its first turn."""
 
     def reset(self, prompt: Prompt) -> Any:
         """The state before the first turn."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-from components.environments.base import Prompt, Transition
+from components.environments.base import Chat, Prompt, Transition
 from components.tree.schema import StopReason
 
 ENTITIES = (  # noqa: SIM905 - 40 names are easier to read so than one a line
@@ -51,6 +51,9 @@ class MultiHop:
     """
 
     max_turns: int = 6
+
+    def chat(self, prompt: Prompt) -> Chat:
+        return Chat((("user", prompt.question),))
 
     def reset(self, prompt: Prompt) -> State:
         return State(seed=int(prompt.metadata["seed"]))

@@ -7,12 +7,14 @@ ids that it sampled, so a child's ids always start with its parent's.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from components.environments.base import Prompt
+from components.environments.base import Chat
 from components.errors import UserError
 
 
@@ -48,13 +50,13 @@ class Renderer:
         except Exception as error:  # files, JSON and templates fail in kinds of their own
             raise UserError(f"{path} holds no usable tokenizer: {str(error).splitlines()[0]}") from error
 
-    def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Token ids of the prompt, up to where the policy's first turn begins."""
-        return self._encode(self._text([("user", prompt.question)], generate=True))
+    def prompt_ids(self, chat: Chat) -> list[int]:
+        """Token ids of the conversation's beginning, up to where the policy's first turn begins."""
+        return self._encode(self._text(chat.messages, chat.tools, generate=True))
 
-    def _observation_ids(self, observation: str) -> tuple[int, ...]:
+    def _observation_ids(self, observation: str, role: str = "tool") -> tuple[int, ...]:
         """Token ids to append after a turn that ended with the end-of-turn token, up to where the next turn begins."""
-        text = self._text([("user", "q"), ("assistant", "a"), ("tool", observation)], generate=True)
+        text = self._text([("user", "q"), ("assistant", "a"), (role, observation)], generate=True)
         if not text.startswith(self._before):
             raise UserError("the chat template rewrites earlier turns, so branching at a prefix cannot be token-exact")
         return tuple(self._encode(text[len(self._before) :]))
@@ -64,9 +66,15 @@ class Renderer:
         kept = ids[:-1] if ids and ids[-1] == self.eos_id else ids
         return str(self.tokenizer.decode(kept, skip_special_tokens=False))
 
-    def _text(self, messages: list[tuple[str, str]], generate: bool = False) -> str:
+    def _text(
+        self, messages: Sequence[tuple[str, str]], tools: Sequence[dict[str, Any]] = (), generate: bool = False
+    ) -> str:
         chat = [{"role": role, "content": content} for role, content in messages]
-        return str(self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=generate))
+        return str(
+            self.tokenizer.apply_chat_template(
+                chat, tools=list(tools) or None, tokenize=False, add_generation_prompt=generate
+            )
+        )
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -136,7 +136,7 @@ class Sampler:
         if transition.done:
             node.stop_reason, node.observation = transition.stop_reason, transition.answer
             return node, transition.state
-        ids = list(self.renderer.observation_ids(transition.observation or ""))
+        ids = list(self.renderer.observation_ids(transition.observation or "", transition.role))
         node.observation = transition.observation
         node.token_ids = node.token_ids + ids
         node.is_action = node.is_action + [False] * len(ids)

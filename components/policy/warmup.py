@@ -11,7 +11,7 @@ import torch
 from components.config import PolicyParams
 from components.datasets.multihop import generate_prompts, vocabulary, zipf_weights
 from components.environments.base import Prompt
-from components.environments.multihop import solve
+from components.environments.multihop import MultiHop, solve
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model, build_tokenizer
 from components.storage import atomic_path, value_hash
@@ -60,7 +60,7 @@ def warm_up(settings: PolicyParams, root: Path, progress: Callable[[int, int], N
 
 def demonstrate(prompt: Prompt, renderer: Renderer) -> tuple[list[int], list[bool]]:
     """Token ids of the gold path, and which of them the policy would have to sample."""
-    ids = renderer.prompt_ids(prompt)
+    ids = renderer.prompt_ids(MultiHop().chat(prompt))
     is_action = [False] * len(ids)
     for action, observation in solve(prompt):
         turn = [*renderer.tokenizer(action, add_special_tokens=False)["input_ids"], renderer.eos_id]

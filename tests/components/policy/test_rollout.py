@@ -56,7 +56,7 @@ def roll(
 ) -> list[Node]:
     environment = environment or ENVIRONMENTS["multihop"](6)
     sampler = Sampler(Scripted(renderer, turns, **engine), renderer, environment, settings or EngineParams(), 3)
-    ids = renderer.prompt_ids(PROMPT)
+    ids = renderer.prompt_ids(MultiHop().chat(PROMPT))
     root = Node(
         0,
         PROMPT.prompt_id,
@@ -99,7 +99,7 @@ def test_observations_and_prompt_are_not_trained_on(renderer):
 def test_each_turn_is_asked_with_the_exact_history(renderer):
     environment = ENVIRONMENTS["multihop"](6)
     engine = Scripted(renderer, [turn for turn, _ in solve(PROMPT)])
-    ids = renderer.prompt_ids(PROMPT)
+    ids = renderer.prompt_ids(MultiHop().chat(PROMPT))
     Sampler(engine, renderer, environment, EngineParams(), 0).sample(
         [Start(PROMPT, 0, 0, 0, 0, ids, environment.reset(PROMPT), 5)], 1
     )
@@ -130,7 +130,7 @@ def test_truncated_call_is_never_parsed(renderer):
 
 
 def test_rollout_longer_than_max_tokens_is_cut(renderer):
-    settings = EngineParams(max_tokens=len(renderer.prompt_ids(PROMPT)) + 12)
+    settings = EngineParams(max_tokens=len(renderer.prompt_ids(MultiHop().chat(PROMPT))) + 12)
     nodes = roll(renderer, ["<think> mother of ann </think> search ann mat"] * 3, settings=settings)
     assert nodes[-1].is_terminal
 
