@@ -142,15 +142,9 @@ class AllocationParams(Section):
     @model_validator(mode="after")
     def _check(self) -> AllocationParams:
         from components.allocation import ARMS
-        from components.allocation.base import OneRound
 
-        ready = [
-            name
-            for name, arm in ARMS.items()
-            if isinstance(arm, OneRound) and "refill" not in vars(type(arm)) and name != "react"
-        ]
-        if self.arm not in ready:
-            raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ready)}")
+        if self.arm not in ARMS:
+            raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ARMS)}")
         if self.shape.units < self.group_size:
             raise ValueError(
                 f"the budget of {self.shape.units:g} units (root_units={self.root_units}) does not pay "
@@ -162,12 +156,27 @@ class AllocationParams(Section):
 class PredictorParams(Section):
     """Who estimates the chance of success."""
 
-    name: Literal["policy-features"] = Field("policy-features", description="Registered predictor.")
-    hidden: PositiveInt = Field(64, description="Hidden units of the head.")
+    name: str = Field("policy-features", description="Registered predictor.")
+    hidden: PositiveInt = Field(32, description="Hidden units of the head, or of the encoder.")
+    members: PositiveInt = Field(4, description="Members of the ensemble of heads.")
     steps: PositiveInt = Field(60, description="Optimiser steps of one refit.")
     learning_rate: Positive = Field(3e-3, description="Learning rate of AdamW.")
+    weight_decay: NonNegative = Field(0.3, description="Weight decay of AdamW.")
+    root_weight: Positive = Field(3.0, description="Weight of a rollout's label at a root; 1 at a prefix.")
     batch_size: PositiveInt = Field(256, description="Prefixes per optimiser step.")
     replay: Annotated[int, Field(ge=0)] = Field(4, description="Earlier iterations whose labels are used again.")
+    path: str | None = Field(None, description="Checkpoint that the backbone starts from; null: the policy.")
+    layers: PositiveInt = Field(2, description="Layers of the encoder.")
+    decay: Fraction = Field(0.8, description="Fading of a prompt's counts per refit (beta, mixture).")
+    rollouts: PositiveInt = Field(16, description="Rollouts per prefix of the oracle.")
+
+    @model_validator(mode="after")
+    def _check(self) -> PredictorParams:
+        from components.predictor import PREDICTORS
+
+        if self.name not in PREDICTORS:
+            raise ValueError(f"name={self.name!r} is not known; choose one of {', '.join(PREDICTORS)}")
+        return self
 
 
 class UpdateParams(Section):

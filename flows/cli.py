@@ -92,8 +92,8 @@ def evaluate(
     from tasks.run import find_run
 
     run = find_run(name, runs_dir)
+    from components.policy import make_sampler
     from tasks.evaluate import accuracy
-    from tasks.inputs import sampler
     from tasks.prepare import start_policy
     from tasks.summary import finished_iterations
 
@@ -103,7 +103,9 @@ def evaluate(
         [(f"after {done} iterations", done, run.iteration(done - 1) / "policy")] if done else []
     )
     for when, version, path in policies:
-        result = accuracy(sampler(run.params, path, version), run.params, "test", samples, seed=run.params.run.seed)
+        result = accuracy(
+            make_sampler(run.params, path, version), run.params, "test", samples, seed=run.params.run.seed
+        )
         console.print(
             f"{when}: accuracy {result['accuracy']:.3f} over {result['rollouts']:.0f} rollouts",
             highlight=False,

@@ -17,6 +17,7 @@ from tasks.generate import generate
 from tasks.mirror import Mirror
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.record import record
+from tasks.refill_roots import refill_roots
 from tasks.refit_predictor import refit_predictor
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
@@ -79,7 +80,8 @@ def iteration(run: Path, run_id: str, number: int, policy: Path, predictor: Path
     scored = score_prompts(run, number, policy=policy, predictor=predictor)
     roots = allocate_roots(run, number, scored=scored)
     generated = generate(run, number, policy=policy, roots=roots)
-    factual = verify_factual(run, number, forest=generated)
+    verified_roots = verify_factual(run, number, forest=generated)
+    factual = refill_roots(run, number, policy=policy, roots=roots, factual=verified_roots)
     expanded = expand_prefixes(run, number, policy=policy, predictor=predictor, factual=factual)
     verified = verify_counterfactual(run, number, forest=expanded)
     earlier = [

@@ -14,9 +14,7 @@ from components.storage import read_parquet, write_parquet
 from tasks.score_prompts import SCORED_SCHEMA
 from tasks.stage import Context, stage
 
-ROOTS_SCHEMA = SCORED_SCHEMA.append(pa.field("allocated", pa.int64(), nullable=False)).append(
-    pa.field("tree_id", pa.int64(), nullable=False)  # -1 where the prompt was skipped
-)
+ROOTS_SCHEMA = SCORED_SCHEMA.append(pa.field("allocated", pa.int64(), nullable=False))  # m_i; 0: skipped
 
 
 @stage("allocate roots", output="roots.parquet")
@@ -24,10 +22,13 @@ def allocate_roots(context: Context, scored: Path) -> dict[str, float]:
     """Writes the counts m_i of the arm's root rule (Eq. 13 for `trace`)."""
     params = context.params
     table = read_parquet(scored, SCORED_SCHEMA)
-    belief = Belief(table["v_hat"].to_numpy(), table["concentration"].to_numpy())
+    belief = belief_of(table)
     rng = np.random.default_rng(derive_seed(params.run.seed, context.iteration, "roots"))
     counts = ARMS[params.allocation.arm].plan_roots(belief, params.allocation.shape, rng)
-    tree_id = np.where(counts > 0, np.cumsum(counts > 0) - 1, -1)
-    columns = [*table.columns, pa.array(counts, pa.int64()), pa.array(tree_id, pa.int64())]
-    write_parquet(context.output, pa.table(columns, schema=ROOTS_SCHEMA))
+    write_parquet(context.output, pa.table([*table.columns, pa.array(counts, pa.int64())], schema=ROOTS_SCHEMA))
     return {"active_prompts": float((counts > 0).sum()), "bare_rollouts": float(counts.sum())}
+
+
+def belief_of(table: pa.Table) -> Belief:
+    """What the predictor believes of the pool's prompts."""
+    return Belief(table["v_hat"].to_numpy(), table["concentration"].to_numpy())

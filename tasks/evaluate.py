@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from components.config import Params
+from components.policy import make_sampler
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.storage import write_json
 from components.tree.schema import Status, StopReason
 from components.verifiers import VERIFIERS
 from components.verifiers import verify as score
-from tasks.inputs import prompts, sampler
+from tasks.inputs import prompts
 from tasks.stage import Context, stage
 
 
@@ -20,7 +21,7 @@ from tasks.stage import Context, stage
 def evaluate(context: Context, policy: Path) -> dict[str, float]:
     """Writes the accuracy of the policy that samples in this iteration, on the validation prompts."""
     params = context.params
-    sample = sampler(params, policy, context.iteration)
+    sample = make_sampler(params, policy, context.iteration)
     result = accuracy(sample, params, "val", params.evaluation.samples, seed=params.run.seed)
     write_json(context.output, result)
     return result

@@ -8,11 +8,12 @@ import numpy as np
 
 from components.allocation import ARMS
 from components.environments import replay
+from components.policy import make_sampler
 from components.policy.rollout import Start, derive_seed
-from components.predictor import make_predictor
+from components.predictor import make_predictor, prefixes_of
 from components.tree.anchors import visited_anchors
 from components.tree.forest import Forest
-from tasks.inputs import prompts, read_forest, sampler, write_forest
+from tasks.inputs import prompts, read_forest, write_forest
 from tasks.stage import Context, stage
 
 
@@ -27,16 +28,14 @@ def expand_prefixes(context: Context, policy: Path, predictor: Path | None, fact
     train = prompts(params, "train")
     forest = read_forest(factual)
     nodes = forest.nodes
-    model = make_predictor(params.predictor, policy)
-    if predictor is not None:
-        model.load(predictor)
     anchors = visited_anchors(forest)
-    anchors = anchors.with_belief(model.predict([forest.prefix_ids(row) for row in anchors.node_A.tolist()]))
+    model = make_predictor(params, policy, predictor)
+    anchors = anchors.with_belief(model.predict(prefixes_of(forest, anchors.node_A.tolist(), train)))
     bare = np.array([n.allocated for n in nodes if n.parent_id < 0], dtype=np.int64)
     rng = np.random.default_rng(derive_seed(params.run.seed, context.iteration, "prefixes"))
     counts = arm.plan_continuations(anchors, bare, params.allocation.shape, rng)
 
-    sample = sampler(params, policy, context.iteration)
+    sample = make_sampler(params, policy, context.iteration)
     starts: list[Start] = []
     for row, count, mean in zip(anchors.node_A.tolist(), counts.tolist(), anchors.belief.mean_A.tolist(), strict=True):
         node = nodes[row]
@@ -45,8 +44,11 @@ def expand_prefixes(context: Context, policy: Path, predictor: Path | None, fact
             continue
         path, ids, prompt = forest.path(row), forest.prefix_ids(row), train[node.prompt_id]
         state = replay(sample.environment, prompt, [nodes[i].action or "" for i in path[1:]])
-        first = node.allocated if node.parent_id < 0 else 0  # extra root rollouts follow the bare ones
-        node.allocated, node.rule = first + count, params.allocation.arm
+        first = 0
+        if node.parent_id < 0:
+            first = node.allocated  # extra root rollouts follow the bare ones, and are told apart from them by it
+        else:
+            node.allocated, node.rule = count, params.allocation.arm
         starts += [
             Start(
                 prompt,

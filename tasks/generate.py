@@ -5,36 +5,60 @@ from __future__ import annotations
 from pathlib import Path
 
 from components.errors import UserError
-from components.policy.rollout import Start, derive_seed
+from components.policy import make_sampler
+from components.policy.rollout import Sampler, Start, derive_seed
 from components.storage import read_parquet
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin
 from tasks.allocate_roots import ROOTS_SCHEMA
-from tasks.inputs import prompts, sampler, write_forest
+from tasks.inputs import prompts, write_forest
 from tasks.stage import Context, stage
 
 
 @stage("generate", output="generated.parquet")
 def generate(context: Context, policy: Path, roots: Path) -> dict[str, float]:
     """Writes one tree per active prompt, with its factual rollouts still unverified."""
+    sample = make_sampler(context.params, policy, context.iteration)
+    plan = [(row, row["allocated"]) for row in read_parquet(roots, ROOTS_SCHEMA).to_pylist() if row["allocated"]]
+    nodes: list[Node] = []
+    new, rollouts = grow_roots(context, sample, nodes, plan)
+    write_forest(context.output, Forest(nodes))
+    return {"rollouts": float(rollouts), "tokens": float(sum(sum(n.is_action) for n in new))}
+
+
+def grow_roots(
+    context: Context, sample: Sampler, nodes: list[Node], plan: list[tuple[dict[str, object], int]]
+) -> tuple[list[Node], int]:
+    """Samples bare rollouts, and appends them and the roots of new trees to `nodes`.
+
+    Args:
+        context: The stage that pays.
+        sample: Holds the policy.
+        nodes: The forest so far.
+        plan: Rows of `ROOTS_SCHEMA`, each with its number of further rollouts, at least 1.
+
+    Returns:
+        The sampled nodes and the number of rollouts.
+
+    Raises:
+        UserError: if a prompt leaves no room for a turn.
+    """
     params = context.params
     train = prompts(params, "train")
-    sample = sampler(params, policy, context.iteration)
-    nodes: list[Node] = []
+    root_of = {n.prompt_id: n for n in nodes if n.parent_id < 0}
     starts: list[Start] = []
-    for row in read_parquet(roots, ROOTS_SCHEMA).to_pylist():
-        if row["tree_id"] < 0:
-            continue
-        prompt = train[row["prompt_id"]]
+    for row, count in plan:
+        prompt = train[str(row["prompt_id"])]
         ids = sample.renderer.prompt_ids(sample.environment.chat(prompt))
         if len(ids) >= params.engine.max_tokens:
             raise UserError(
                 f"engine.max_tokens={params.engine.max_tokens} leaves no room after the {len(ids)} tokens of "
                 f"prompt {prompt.prompt_id}"
             )
-        nodes.append(
-            Node(
-                tree_id=row["tree_id"],
+        root = root_of.get(prompt.prompt_id)
+        if root is None:
+            root = Node(
+                tree_id=len(root_of),
                 prompt_id=prompt.prompt_id,
                 node_id=len(nodes),
                 parent_id=-1,
@@ -44,26 +68,27 @@ def generate(context: Context, policy: Path, roots: Path) -> dict[str, float]:
                 is_action=[False] * len(ids),
                 logprobs=[float("nan")] * len(ids),
                 observation=prompt.question,
-                v_hat=row["v_hat"],
-                allocated=row["allocated"],
+                v_hat=row["v_hat"],  # type: ignore[arg-type]
                 rule=params.allocation.arm,
                 policy_version=context.iteration,
             )
-        )
+            root_of[prompt.prompt_id] = root
+            nodes.append(root)
         state = sample.environment.reset(prompt)
         starts += [
             Start(
                 prompt,
-                row["tree_id"],
-                len(nodes) - 1,
+                root.tree_id,
+                root.node_id,
                 sibling,
                 0,
                 ids,
                 state,
                 derive_seed(params.run.seed, context.iteration, prompt.prompt_id, 0, sibling),
             )
-            for sibling in range(row["allocated"])
+            for sibling in range(root.allocated, root.allocated + count)
         ]
-    nodes += sample.sample(starts, len(nodes), context.counter(len(starts)))
-    write_forest(context.output, Forest(nodes))
-    return {"rollouts": float(len(starts)), "tokens": float(sum(sum(n.is_action) for n in nodes))}
+        root.allocated += count
+    new = sample.sample(starts, len(nodes), context.counter(len(starts)))
+    nodes += new
+    return new, len(starts)

@@ -1,19 +1,13 @@
-"""What several tasks read: the prompts, and the engine with the policy's weights."""
+"""What several tasks read: prompts, forests, and what follows from them."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
-from components.config import EngineParams, Params
+from components.config import Params
 from components.datasets import load_prompts, prepare
 from components.environments import ENVIRONMENTS, Environment, Prompt
-from components.policy.base import Engine
-from components.policy.engine_transformers import TransformersEngine
-from components.policy.renderer import Renderer
-from components.policy.rollout import Sampler
 from components.storage import read_parquet, write_parquet
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA
@@ -31,19 +25,6 @@ def _prompts(path: Path) -> dict[str, Prompt]:
 
 def environment(params: Params) -> Environment:
     return ENVIRONMENTS[params.environment.name](params.environment.max_turns)
-
-
-def sampler(params: Params, policy: Path, version: int) -> Sampler:
-    """A sampler whose engine holds the weights of `policy`."""
-    torch.set_num_threads(params.run.threads)
-    engine = _engine(params.engine)
-    engine.load(policy)
-    return Sampler(engine, Renderer.load(policy), environment(params), params.engine, version)
-
-
-@lru_cache(maxsize=1)
-def _engine(settings: EngineParams) -> Engine:
-    return {"transformers": TransformersEngine}[settings.name](settings)
 
 
 def read_forest(path: Path) -> Forest:

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from components.policy.rollout import derive_seed
-from components.predictor import make_predictor
+from components.predictor import Prefix, make_predictor, prefixes_of
 from components.predictor.metrics import prediction_metrics
 from components.storage import atomic_path
-from components.tree.forest import Forest
-from components.tree.values import leaf_values
-from tasks.inputs import read_forest
+from components.tree.values import own_rollouts
+from tasks.inputs import prompts, read_forest
 from tasks.stage import Context, stage
 
 
@@ -20,30 +19,22 @@ from tasks.stage import Context, stage
 def refit_predictor(
     context: Context, policy: Path, predictor: Path | None, verified: Path, earlier: list[Path]
 ) -> dict[str, float]:
-    """Writes the predictor fitted on the targets of Eq. 18 at all roots and prefixes of this and `earlier` forests."""
+    """Writes the predictor fitted on the rollouts through all roots and prefixes of this and `earlier` forests."""
     params = context.params
-    forest = read_forest(verified)
-    metrics = prediction_metrics(forest, np.array([np.nan if n.v_hat is None else n.v_hat for n in forest.nodes]))
-    model = make_predictor(params.predictor, policy)
-    if predictor is not None:
-        model.load(predictor)
-    prefixes: list[list[int]] = []
-    targets: list[np.ndarray] = []
-    weights: list[np.ndarray] = []
-    for each in [forest, *(read_forest(path) for path in earlier)]:
-        rows, value, count = _labels(each)
-        prefixes += [each.prefix_ids(int(row)) for row in rows]
-        targets.append(value)
-        weights.append(count)
+    train = prompts(params, "train")
+    forests = [read_forest(path) for path in (verified, *reversed(earlier))]
+    metrics = prediction_metrics(forests[0], forests[1:])
+    model = make_predictor(params, policy, predictor)
+    prefixes: list[Prefix] = []
+    labels: list[tuple[np.ndarray, np.ndarray]] = []
+    for forest in forests:
+        sum_N, count_N = own_rollouts(forest)
+        rows = np.flatnonzero(~forest.is_terminal_N & (count_N > 0))
+        prefixes += prefixes_of(forest, rows.tolist(), train)
+        labels.append((sum_N[rows], count_N[rows]))
+    successes, trials = (np.concatenate(each) for each in zip(*labels, strict=True))
     seed = derive_seed(params.run.seed, context.iteration, "predictor")
-    metrics |= model.fit(prefixes, np.concatenate(targets), np.concatenate(weights), seed)
+    metrics |= model.fit(prefixes, successes, trials, len(labels[0][0]), seed)
     with atomic_path(context.output) as temporary:
         model.save(temporary)
     return metrics
-
-
-def _labels(forest: Forest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of the turn boundaries with at least one scored leaf below, their values and their numbers of leaves."""
-    value_N, leaves_N = leaf_values(forest)
-    rows = np.flatnonzero(~forest.is_terminal_N & (leaves_N > 0))
-    return rows, value_N[rows], leaves_N[rows]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from components.policy.renderer import Renderer
 from components.policy.rollout import derive_seed
-from components.predictor import make_predictor
+from components.predictor import Prefix, make_predictor
 from components.storage import write_parquet
 from tasks.inputs import environment, prompts
 from tasks.stage import Context, stage
@@ -35,9 +35,7 @@ def score_prompts(context: Context, policy: Path, predictor: Path | None) -> dic
     ids = list(train)
     pool = [ids[i] for i in rng.choice(len(ids), size=params.allocation.pool, replace=False)]
     renderer, task = Renderer.load(policy), environment(params)
-    model = make_predictor(params.predictor, policy)
-    if predictor is not None:
-        model.load(predictor)
-    belief = model.predict([renderer.prompt_ids(task.chat(train[p])) for p in pool])
+    model = make_predictor(params, policy, predictor)
+    belief = model.predict([Prefix.root(train[p], renderer.prompt_ids(task.chat(train[p]))) for p in pool])
     write_parquet(context.output, pa.table([pool, belief.mean_A, belief.concentration_A], schema=SCORED_SCHEMA))
     return {"v_hat_mean": float(belief.mean_A.mean()), "v_hat_std": float(belief.mean_A.std())}

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import torch
 
-from components.policy.base import Trainer
+from components.policy import make_trainer
 from components.policy.rollout import derive_seed
-from components.policy.trainer_torch import TorchTrainer
 from components.storage import atomic_path
 from components.tree.values import leaf_values
 from tasks.inputs import read_forest, write_forest
 from tasks.stage import Context, stage
-
-TRAINERS = {"torch": TorchTrainer}
 
 
 @stage("update policy", output="policy", also=("forest.parquet",))
@@ -24,10 +21,9 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
     params = context.params
     torch.set_num_threads(params.run.threads)
     forest = read_forest(verified)
-    trainer: Trainer = TRAINERS[params.update.trainer](params.update, params.engine.temperature)
     with atomic_path(context.output) as temporary:
         seed = derive_seed(params.run.seed, context.iteration, "update")
-        update = trainer.update(forest, policy, temporary, seed, fresh=context.iteration == 0)
+        update = make_trainer(params).update(forest, policy, temporary, seed, fresh=context.iteration == 0)
     value_N, leaves_N = leaf_values(forest)
     for node, value, leaves, advantage in zip(forest.nodes, value_N, leaves_N, update.advantage_N, strict=True):
         node.value = float(value) if leaves else None

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from components.config import Params
 from components.tree.forest import Forest
-from components.tree.schema import Status, StopReason
+from components.tree.schema import Node, Status, StopReason
 from components.verifiers import VERIFIERS
 from components.verifiers import verify as score
 from tasks.inputs import prompts, read_forest, write_forest
@@ -18,9 +19,15 @@ logger = logging.getLogger("trace")
 
 def _verify(context: Context, forest: Path) -> dict[str, float]:
     """Writes the forest with the rewards of its new leaves."""
-    train = prompts(context.params, "train")
-    verifier = VERIFIERS[context.params.environment.name]()
     nodes = read_forest(forest).nodes
+    new = score_new(context.params, nodes)
+    write_forest(context.output, Forest(nodes))
+    return {"verified": float(len(new)), "unscored": float(sum(n.reward is None for n in new))}
+
+
+def score_new(params: Params, nodes: list[Node]) -> list[Node]:
+    """Gives a reward, or a status that says why there is none, to the leaves that have neither; returns these."""
+    train, verifier = prompts(params, "train"), VERIFIERS[params.environment.name]()
     new = [n for n in nodes if n.is_terminal and n.reward is None and n.status == Status.OK]
     failures: list[str] = []
     for node in new:
@@ -31,8 +38,7 @@ def _verify(context: Context, forest: Path) -> dict[str, float]:
             failures.append(outcome.detail)
     if failures:
         logger.warning("%d of %d rollouts could not be verified; the first: %s", len(failures), len(new), failures[0])
-    write_forest(context.output, Forest(nodes))
-    return {"verified": float(len(new)), "unscored": float(sum(n.reward is None for n in new))}
+    return new
 
 
 verify_factual: Callable[..., Path] = stage("verify factual", output="factual.parquet")(_verify)

@@ -1,0 +1,57 @@
+"""The policy: who samples (engines), who learns (trainers), by the names used in params.yaml.
+
+The model libraries are imported only when one is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from components.config import EngineParams, Params
+    from components.policy.base import Engine, Trainer
+    from components.policy.rollout import Sampler
+
+
+def _transformers(settings: EngineParams) -> Engine:
+    from components.policy.engine_transformers import TransformersEngine
+
+    return TransformersEngine(settings)
+
+
+def _torch(params: Params) -> Trainer:
+    from components.policy.trainer_torch import TorchTrainer
+
+    return TorchTrainer(params.update, params.engine.temperature)
+
+
+ENGINES: dict[str, Callable[[EngineParams], Engine]] = {"transformers": _transformers}
+TRAINERS: dict[str, Callable[[Params], Trainer]] = {"torch": _torch}
+
+
+@lru_cache(maxsize=1)
+def _engine(settings: EngineParams) -> Engine:
+    return ENGINES[settings.name](settings)
+
+
+def make_sampler(params: Params, policy: Path, version: int) -> Sampler:
+    """A sampler whose engine holds the weights of `policy`; one engine serves the whole process."""
+    import torch
+
+    from components.environments import ENVIRONMENTS
+    from components.policy.renderer import Renderer
+    from components.policy.rollout import Sampler
+
+    torch.set_num_threads(params.run.threads)
+    engine = _engine(params.engine)
+    engine.load(policy)
+    environment = ENVIRONMENTS[params.environment.name](params.environment.max_turns)
+    return Sampler(engine, Renderer.load(policy), environment, params.engine, version)
+
+
+def make_trainer(params: Params) -> Trainer:
+    """The trainer that `params.update.trainer` registers."""
+    return TRAINERS[params.update.trainer](params)

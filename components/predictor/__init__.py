@@ -1,18 +1,72 @@
-"""Success predictors."""
+"""Success predictors, by the names used in params.yaml. The model libraries are imported only when one is made."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from components.config import PredictorParams
-from components.predictor.base import Predictor
+from components.predictor.base import Predictor, Prefix, prefixes_of
+
+if TYPE_CHECKING:
+    from components.config import Params
 
 
-def make_predictor(settings: PredictorParams, policy: Path) -> Predictor:
-    """The predictor that `settings.name` registers; the model libraries are imported only here."""
+def _policy_features(params: Params, policy: Path) -> Predictor:
     from components.predictor.policy_features import PolicyFeatures
 
-    return {"policy-features": PolicyFeatures}[settings.name](settings, policy)
+    return PolicyFeatures(params.predictor, policy)
 
 
-__all__ = ["Predictor", "make_predictor"]
+def _encoder(params: Params, policy: Path) -> Predictor:
+    from components.predictor.transformer import Encoder
+
+    return Encoder(params.predictor, policy)
+
+
+def _backbone(params: Params, policy: Path) -> Predictor:
+    from components.predictor.transformer import Backbone
+
+    return Backbone(params.predictor, policy)
+
+
+def _beta(params: Params, policy: Path) -> Predictor:
+    from components.predictor.posterior import BetaPosterior
+
+    return BetaPosterior(params.predictor, policy)
+
+
+def _mixture(params: Params, policy: Path) -> Predictor:
+    from components.predictor.posterior import BetaPosterior, Mixture
+
+    return Mixture(_policy_features(params, policy), BetaPosterior(params.predictor, policy))
+
+
+def _oracle(params: Params, policy: Path) -> Predictor:
+    from components.policy import make_sampler
+    from components.predictor.oracle import Oracle
+    from components.verifiers import VERIFIERS
+
+    sampler = make_sampler(params, policy, version=0)
+    return Oracle(sampler, VERIFIERS[params.environment.name](), params.predictor.rollouts, params.run.seed)
+
+
+PREDICTORS: dict[str, Callable[[Params, Path], Predictor]] = {
+    "policy-features": _policy_features,
+    "encoder": _encoder,
+    "backbone": _backbone,
+    "beta": _beta,
+    "mixture": _mixture,
+    "oracle": _oracle,
+}
+
+
+def make_predictor(params: Params, policy: Path, state: Path | None = None) -> Predictor:
+    """The predictor that `params.predictor.name` registers, with its saved state where there is one."""
+    predictor = PREDICTORS[params.predictor.name](params, policy)
+    if state is not None:
+        predictor.load(state)
+    return predictor
+
+
+__all__ = ["PREDICTORS", "Predictor", "Prefix", "make_predictor", "prefixes_of"]

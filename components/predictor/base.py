@@ -2,28 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from components.allocation.base import Belief
+from components.environments.base import Prompt
+from components.tree.forest import Forest
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A history at a turn boundary, as it was sampled.
+
+    Attributes:
+        prompt: The task instance.
+        token_ids: Everything the policy saw and sampled so far.
+        is_action: Marks the sampled tokens.
+        logprobs: Of the sampled tokens under the policy that sampled them; NaN elsewhere.
+        actions: Text of each turn of the policy so far; empty at a root.
+    """
+
+    prompt: Prompt
+    token_ids: list[int]
+    is_action: list[bool]
+    logprobs: list[float]
+    actions: tuple[str, ...] = ()
+
+    @property
+    def turn(self) -> int:
+        """Turns taken; 0 at a root."""
+        return len(self.actions)
+
+    @classmethod
+    def root(cls, prompt: Prompt, token_ids: list[int]) -> Prefix:
+        return cls(prompt, token_ids, [False] * len(token_ids), [float("nan")] * len(token_ids))
 
 
 class Predictor(Protocol):
-    """Estimates V at prefixes, given as their exact token ids."""
+    """Estimates V at prefixes."""
 
-    def predict(self, prefixes: Sequence[list[int]]) -> Belief:
+    def predict(self, prefixes: Sequence[Prefix]) -> Belief:
         """What is believed of V at each prefix, in the order given."""
 
     def fit(
-        self, prefixes: Sequence[list[int]], targets: np.ndarray, weights: np.ndarray, seed: int
+        self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
     ) -> dict[str, float]:
-        """Learns from targets in [0, 1] (Eq. 18), each the mean of `weights` leaves; returns metrics of the fit."""
+        """Learns from sums of rewards over so many scored rollouts, both (N,); returns metrics of the fit.
+
+        The first `new` prefixes are those of the newest iteration; the others were there in earlier fits.
+        """
 
     def save(self, path: Path) -> None:
         """Writes the state to a folder."""
 
     def load(self, path: Path) -> None:
         """Reads the state from a folder; raises `UserError` if it is missing or damaged."""
+
+
+def prefixes_of(forest: Forest, rows: Sequence[int], prompts: Mapping[str, Prompt]) -> list[Prefix]:
+    """The histories that end at the given nodes of a forest."""
+    prefixes = []
+    for row in rows:
+        nodes = [forest.nodes[step] for step in forest.path(row)]
+        prefixes.append(
+            Prefix(
+                prompts[nodes[0].prompt_id],
+                [token for node in nodes for token in node.token_ids],
+                [acted for node in nodes for acted in node.is_action],
+                [logprob for node in nodes for logprob in node.logprobs],
+                tuple(node.action or "" for node in nodes[1:]),
+            )
+        )
+    return prefixes

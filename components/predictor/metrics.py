@@ -1,56 +1,142 @@
-"""How good predictions were, on anchors that the predictor had not been fitted on."""
+"""How good predictions were, on rollouts that the predictor had not been fitted on.
+
+The predictions that steered an iteration are compared with what was then sampled below them. Bare rollouts are fresh
+samples of V at their root and at every prefix that they visit. Extra root rollouts and continuations are not pooled
+with them, since outcomes decided where they start; a continuation is a fresh sample at its own anchor, judged apart.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.stats import spearmanr
 
+from components.tree.anchors import is_bare, merged_prefixes
 from components.tree.forest import Forest
-from components.tree.schema import Origin
+
+DEPTHS = ((1, 1), (2, 2), (3, 3), (4, 7), (8, 10**9))  # turns, both ends included
+BINS = 10
+
+Outcomes = dict[int, list[float]]
 
 
-def prediction_metrics(forest: Forest, seen_v_hat: np.ndarray) -> dict[str, float]:
-    """Compares the predictions that steered an iteration with what was then sampled below them.
-
-    A prefix is expanded *because* of its factual outcome, so that outcome is no fresh sample of V there: roots are
-    judged by their factual leaves, prefixes by their continuations alone.
+def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[str, float]:
+    """Judges `v_hat` of a verified forest.
 
     Args:
-        forest: Verified forest.
-        seen_v_hat: Prediction per node, NaN where none was made; (N,).
+        forest: Its anchors carry the predictions that were made before their rollouts.
+        earlier: Forests of earlier iterations, for the running mean of each prompt.
 
     Returns:
-        ``spearman_root`` and ``spearman_prefix`` (rank correlation of prediction and mean outcome over anchors; NaN
-        where it is not defined), ``brier`` (mean squared error per leaf at roots, factual leaves) and ``brier_base``
-        (the same for a constant prediction at the observed rate); the last two are absent without a scored rollout.
+        For `root`, `prefix` (all visited ones) and each depth that occurs (``depth_1`` to ``depth_8_up``):
+
+        - ``spearman_*``: rank correlation of prediction and mean outcome over anchors;
+        - ``brier_*``: mean squared error per rollout; ``skill_*``: 1 - brier / that of the observed rate as constant
+          prediction, so 0 is knowing nothing but the rate, and below 0 is worse;
+        - ``ece_*``: expected calibration error over ten equal bins of the prediction.
+
+        ``brier`` is over all of them. ``skill_running_mean``: at roots, the same against the mean of the prompt's own earlier rollouts (the observed
+        rate where it has none). ``spearman_continued``: prediction against continuations, over the anchors that got
+        some; they were chosen for their prediction, so its range is narrow. NaN where a number is not defined.
     """
-    factual, continued = _outcomes(forest, Origin.FACTUAL), _outcomes(forest, Origin.COUNTERFACTUAL)
-    metrics = {
-        "spearman_root": _rank_correlation(factual, seen_v_hat),
-        "spearman_prefix": _rank_correlation(continued, seen_v_hat),
+    bare, continued = _bare_outcomes(forest), _continued_outcomes(forest)
+    groups = {
+        "root": {a: rs for a, rs in bare.items() if forest.turn_N[a] == 0},
+        "prefix": {a: rs for a, rs in bare.items() if forest.turn_N[a] > 0},
     }
-    pairs = [(seen_v_hat[anchor], r) for anchor, rs in factual.items() for r in rs if np.isfinite(seen_v_hat[anchor])]
-    if pairs:
-        v_hat, outcome = np.array(pairs).T
-        metrics["brier"] = float(np.mean((v_hat - outcome) ** 2))
-        metrics["brier_base"] = float(np.var(outcome))
+    for low, high in DEPTHS:
+        label = f"depth_{low}" if low == high else f"depth_{low}_{high}" if high < 10**9 else f"depth_{low}_up"
+        group = {a: rs for a, rs in bare.items() if low <= forest.turn_N[a] <= high}
+        if group:
+            groups[label] = group
+    metrics: dict[str, float] = {}
+    for name, outcomes in groups.items():
+        v_hat, reward = _pairs(forest, outcomes)
+        brier, rate = _mean((v_hat - reward) ** 2), _mean(reward)
+        metrics[f"spearman_{name}"] = _rank_correlation(forest, outcomes)
+        metrics[f"brier_{name}"] = brier
+        metrics[f"skill_{name}"] = _skill(brier, _mean((rate - reward) ** 2))
+        metrics[f"ece_{name}"] = expected_calibration_error(v_hat, reward)
+    metrics["brier"] = _mean(np.subtract(*_pairs(forest, bare)) ** 2)
+    metrics["skill_running_mean"] = _skill(metrics["brier_root"], _running_mean_brier(forest, groups["root"], earlier))
+    metrics["spearman_continued"] = _rank_correlation(forest, continued)
     return metrics
 
 
-def _outcomes(forest: Forest, origin: Origin) -> dict[int, list[float]]:
-    """Rewards of the scored leaves of one origin, by the anchor that paid for them."""
-    outcomes: dict[int, list[float]] = {}
-    for leaf in forest.scored_L:
-        node = forest.nodes[leaf]
-        if node.origin == origin:
-            outcomes.setdefault(node.anchor_id, []).append(float(forest.reward_N[leaf]))
+def reliability(forest: Forest) -> list[tuple[float, float, int]]:
+    """Mean prediction, mean outcome and number of bare rollouts in each non-empty bin, over all visited anchors."""
+    return _bins(*_pairs(forest, _bare_outcomes(forest)))
+
+
+def expected_calibration_error(v_hat: np.ndarray, reward: np.ndarray) -> float:
+    """Mean over rollouts of |mean prediction - mean outcome| in the bin of the prediction; NaN without any."""
+    if not len(v_hat):
+        return float("nan")
+    return sum(count * abs(predicted - seen) for predicted, seen, count in _bins(v_hat, reward)) / len(v_hat)
+
+
+def _bins(v_hat: np.ndarray, reward: np.ndarray) -> list[tuple[float, float, int]]:
+    bin_R = np.minimum((v_hat * BINS).astype(np.int64), BINS - 1)
+    return [
+        (float(v_hat[bin_R == b].mean()), float(reward[bin_R == b].mean()), int((bin_R == b).sum()))
+        for b in np.unique(bin_R)
+    ]
+
+
+def _bare_outcomes(forest: Forest) -> Outcomes:
+    """Rewards of the scored bare rollouts through each anchor; prefixes of identical tokens are one anchor."""
+    first_N = merged_prefixes(forest)
+    outcomes: Outcomes = {}
+    for leaf in forest.scored_L.tolist():
+        if is_bare(forest, leaf):
+            for row in forest.path(leaf)[:-1]:
+                outcomes.setdefault(int(first_N[row]), []).append(float(forest.reward_N[leaf]))
     return outcomes
 
 
-def _rank_correlation(outcomes: dict[int, list[float]], v_hat_N: np.ndarray) -> float:
-    anchors = [a for a in outcomes if np.isfinite(v_hat_N[a])]
-    predicted = np.array([v_hat_N[a] for a in anchors])
+def _continued_outcomes(forest: Forest) -> Outcomes:
+    outcomes: Outcomes = {}
+    for leaf in forest.scored_L[forest.is_counterfactual_N[forest.scored_L]].tolist():
+        outcomes.setdefault(forest.nodes[leaf].anchor_id, []).append(float(forest.reward_N[leaf]))
+    return outcomes
+
+
+def _pairs(forest: Forest, outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
+    """Prediction and reward of every rollout; both float64 (R,)."""
+    known = [(v, r) for a, rs in outcomes.items() if (v := forest.nodes[a].v_hat) is not None for r in rs]
+    v_hat, reward = np.array(known, dtype=np.float64).reshape(-1, 2).T
+    return v_hat, reward
+
+
+def _rank_correlation(forest: Forest, outcomes: Outcomes) -> float:
+    anchors = [a for a in outcomes if forest.nodes[a].v_hat is not None]
+    predicted = np.array([forest.nodes[a].v_hat for a in anchors], dtype=np.float64)
     observed = np.array([np.mean(outcomes[a]) for a in anchors])
     if len(anchors) < 3 or np.ptp(predicted) == 0 or np.ptp(observed) == 0:
         return float("nan")
     return float(spearmanr(predicted, observed).statistic)
+
+
+def _running_mean_brier(forest: Forest, roots: Outcomes, earlier: Sequence[Forest]) -> float:
+    """Squared error per rollout of the mean of the prompt's earlier bare rollouts."""
+    seen: dict[str, list[float]] = {}
+    for old in earlier:
+        for anchor, rewards in _bare_outcomes(old).items():
+            if old.turn_N[anchor] == 0:
+                seen.setdefault(old.nodes[anchor].prompt_id, []).extend(rewards)
+    rate = _mean(np.array([r for rs in roots.values() for r in rs]))
+    errors = [
+        (float(np.mean(seen.get(forest.nodes[anchor].prompt_id, [rate]))) - reward) ** 2
+        for anchor, rewards in roots.items()
+        for reward in rewards
+    ]
+    return _mean(np.array(errors))
+
+
+def _skill(brier: float, reference: float) -> float:
+    return 1 - brier / reference if reference > 0 else float("nan")
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")

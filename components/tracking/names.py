@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from components.tree.anchors import is_bare
 from components.tree.forest import Forest
 from components.tree.metrics import (
     effective_ratio_by_leaf,
@@ -35,27 +36,27 @@ def iteration_metrics(
         defined, e.g. a rank correlation of constants. `eval/accuracy` belongs to the policy that sampled the iteration.
     """
     own: dict[str, dict[str, Any]] = {name: entry["metrics"] for name, entry in stages.items()}
-    generate, expand, refit, update = (
-        own.get(name, {}) for name in ("generate", "expand_prefixes", "refit_predictor", "update_policy")
+    generate, refill, expand, refit, update = (
+        own.get(name, {})
+        for name in ("generate", "refill_roots", "expand_prefixes", "refit_predictor", "update_policy")
     )
-    bare = generate.get("rollouts", 0.0) + expand.get("extra_roots", 0.0)
-    continuations = expand.get("continuations", 0.0)
-    factual = forest.scored_L[~forest.is_counterfactual_N[forest.scored_L]]
+    bare = [leaf for leaf in forest.scored_L.tolist() if is_bare(forest, leaf)]
     line: dict[str, Any] = {
         "iteration": iteration,
         "eval/accuracy": own.get("evaluate", {}).get("accuracy"),
-        "train/reward": float(forest.reward_N[factual].mean()) if len(factual) else None,
+        "train/reward": float(forest.reward_N[bare].mean()) if bare else None,
         "effective_ratio/prompts": effective_ratio_by_prompt(forest),
         "effective_ratio/leaves": effective_ratio_by_leaf(forest),
         "effective_ratio/at_4_leaves": effective_ratio_matched(forest, 4),
         "budget/units": units(forest),
         "budget/leaves": len(forest.leaves_L),
-        "budget/bare_rollouts": bare,
-        "budget/continuations": continuations,
-        "budget/active_prompts": own.get("allocate_roots", {}).get("active_prompts"),
+        "budget/bare_rollouts": generate.get("rollouts", 0.0) + refill.get("rollouts", 0.0),
+        "budget/extra_roots": expand.get("extra_roots", 0.0),
+        "budget/continuations": expand.get("continuations", 0.0),
+        "budget/active_prompts": int(forest.is_root_N.sum()),
         "budget/unspent": budget - units(forest),
         "budget/unscored_leaves": len(forest.leaves_L) - len(forest.scored_L),
-        "tokens/generated": generate.get("tokens", 0.0) + expand.get("tokens", 0.0),
+        "tokens/generated": sum(stage.get("tokens", 0.0) for stage in (generate, refill, expand)),
         "tree/unique_token_ratio": unique_token_ratio(forest),
         "tree/flip_rate": flip_rate(forest),
     }

@@ -55,6 +55,15 @@ def visited_anchors(forest: Forest) -> Anchors:
     )
 
 
+def is_bare(forest: Forest, leaf: int) -> bool:
+    """Whether a rollout was planned in stage 1: a fresh sample of the policy at its root.
+
+    Stage 2's extra root rollouts are not: a tree gets them because its bare rollouts agreed, or had no prefix.
+    """
+    node = forest.nodes[leaf]
+    return node.origin == Origin.FACTUAL and node.sibling < forest.nodes[node.anchor_id].allocated
+
+
 def merged_prefixes(forest: Forest) -> np.ndarray:
     """For each node, the first node of its tree with the same token sequence from the root on; int64 (N,)."""
     first: list[int] = []

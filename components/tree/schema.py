@@ -65,7 +65,7 @@ class Node:
     status: str = Status.OK
     reward: float | None = None  # only at terminal nodes with status ok; None is "not known", never 0
     v_hat: float | None = None  # predicted chance of success at this prefix, before its continuations were sampled
-    allocated: int = 0  # continuations granted at this anchor
+    allocated: int = 0  # bare rollouts granted at a root before stage 2 (which may add more), continuations at a prefix
     rule: str | None = None  # the rule that granted them
     value: float | None = None  # mean reward of the leaves below (Eq. 18)
     advantage: float | None = None  # the (mean) advantage that this node's action tokens carried in the update

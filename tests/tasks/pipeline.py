@@ -11,6 +11,7 @@ from tasks.expand_prefixes import expand_prefixes
 from tasks.generate import generate
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.record import record
+from tasks.refill_roots import refill_roots
 from tasks.refit_predictor import refit_predictor
 from tasks.run import Run
 from tasks.score_prompts import score_prompts
@@ -26,7 +27,8 @@ def stages(run: Run, number: int, policy: Path, predictor: Path | None) -> Itera
     yield (scored := score_prompts.fn(path, number, policy=policy, predictor=predictor))
     yield (roots := allocate_roots.fn(path, number, scored=scored))
     yield (generated := generate.fn(path, number, policy=policy, roots=roots))
-    yield (factual := verify_factual.fn(path, number, forest=generated))
+    yield (first := verify_factual.fn(path, number, forest=generated))
+    yield (factual := refill_roots.fn(path, number, policy=policy, roots=roots, factual=first))
     yield (expanded := expand_prefixes.fn(path, number, policy=policy, predictor=predictor, factual=factual))
     yield (verified := verify_counterfactual.fn(path, number, forest=expanded))
     earlier = [run.iteration(k) / "forest.parquet" for k in range(number)]

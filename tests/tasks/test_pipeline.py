@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from components.allocation import ARMS
 from components.config import Params
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
@@ -80,7 +81,11 @@ def test_every_paid_rollout_is_stored_verified_and_accounted_for(finished):
     for forest, line in zip(forests(finished), finished.metrics(), strict=True):
         assert line["budget/units"] <= finished.params.allocation.shape.units
         leaves = [forest.nodes[i] for i in forest.leaves_L]
-        assert len(leaves) == line["budget/leaves"] == line["budget/bare_rollouts"] + line["budget/continuations"]
+        assert (
+            len(leaves)
+            == line["budget/leaves"]
+            == sum(line[f"budget/{kind}"] for kind in ("bare_rollouts", "extra_roots", "continuations"))
+        )
         assert all((n.reward is not None) == (n.status == Status.OK) for n in leaves)
         granted = sum(n.allocated for n in forest.nodes)
         assert granted == len(leaves)
@@ -292,12 +297,13 @@ def test_budget_where_nothing_succeeds_is_spent_once_and_the_run_goes_on(params,
     assert weights == {content_hash(random_policy / "model.safetensors")}
 
 
-@pytest.mark.parametrize("arm", ["grpo", "pcl", "treepo", "trace-root", "trace-prefix"])
+@pytest.mark.parametrize("arm", [arm for arm in ARMS if arm not in ("trace", "react")])
 def test_every_arm_runs_through_the_same_stages_at_the_same_units(params, data_dir, tmp_path, arm):
     run = new_run(params, data_dir, tmp_path, allocation={"arm": arm}, run={"iterations": 1})
     train(run)
     line = run.metrics()[0]
-    assert 0.9 * params.allocation.shape.units <= line["budget/units"] <= params.allocation.shape.units
+    least = 0.2 if "filter" in arm else 0.75 if arm in ("reinforce-ada", "knapsack", "vip", "mopps") else 0.9
+    assert least * params.allocation.shape.units <= line["budget/units"] <= params.allocation.shape.units
     assert line["budget/unspent"] == pytest.approx(params.allocation.shape.units - line["budget/units"])
 
 

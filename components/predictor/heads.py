@@ -1,0 +1,109 @@
+"""From features to a law of V: an ensemble of small networks that answer with Beta laws.
+
+A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta law
+that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial likelihood of k
+successes among n rollouts, so a label counts as much as its rollouts.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from components.allocation.base import Belief
+
+MAX_CONCENTRATION = 200.0
+
+
+class BetaEnsemble(nn.Module):
+    """Networks with one hidden layer, all evaluated at once.
+
+    The last layer starts at zero, so an unfitted head answers Beta(1, 1) everywhere: it knows nothing, and says so.
+
+    Args:
+        features: F.
+        hidden: Hidden units of each member.
+        members: E.
+    """
+
+    def __init__(self, features: int, hidden: int, members: int) -> None:
+        super().__init__()
+        self.inner = nn.Parameter((2 * torch.rand(members, features, hidden) - 1) / sqrt(features))
+        self.inner_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+        self.outer = nn.Parameter(torch.zeros(members, hidden, 2))
+        self.outer_bias = nn.Parameter(torch.zeros(members, 1, 2))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and concentration of each member's Beta law, both (E, N), from features (N, F)."""
+        hidden = nn.functional.gelu(features @ self.inner + self.inner_bias)
+        return mean_and_concentration(hidden @ self.outer + self.outer_bias)
+
+
+def mean_and_concentration(output: Tensor) -> tuple[Tensor, Tensor]:
+    """Reads two outputs (..., 2) as a Beta law: logit of its mean, log of half its concentration."""
+    concentration = (2.0 * output[..., 1].clamp(-4, 6).exp()).clamp(max=MAX_CONCENTRATION)
+    return torch.sigmoid(output[..., 0]).clamp(1e-4, 1 - 1e-4), concentration
+
+
+def beta_binomial_nll(mean: Tensor, concentration: Tensor, successes: Tensor, trials: Tensor) -> Tensor:
+    """Negative log-likelihood of k successes among n under Beta laws, without the constant binomial coefficient."""
+    alpha, beta = mean * concentration, (1 - mean) * concentration
+
+    def log_beta(a: Tensor, b: Tensor) -> Tensor:
+        return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+
+    return log_beta(alpha, beta) - log_beta(alpha + successes, beta + trials - successes)
+
+
+def mixture_belief(mean: Tensor, concentration: Tensor) -> Belief:
+    """The Beta law with mean and variance of the equal mixture of E laws, from (E, N).
+
+    Its variance is the mean of the variances plus the variance of the means: what the members disagree about is not
+    known.
+    """
+    mean_EA, concentration_EA = mean.double().numpy(), concentration.double().numpy()
+    mean_A = mean_EA.mean(0)
+    variance_A = (mean_EA * (1 - mean_EA) / (1 + concentration_EA)).mean(0) + mean_EA.var(0)
+    return Belief(mean_A, np.maximum(mean_A * (1 - mean_A) / variance_A - 1, 1e-3))
+
+
+def fit_head(
+    head: BetaEnsemble,
+    features: Tensor,
+    successes: Tensor,
+    trials: Tensor,
+    weights: Tensor,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    weight_decay: float,
+    seed: int,
+) -> float:
+    """Maximises the beta-binomial likelihood; returns the mean loss per rollout over the last ten steps.
+
+    Args:
+        features: (N, F).
+        successes, trials, weights: k, n and the weight of each label; (N,).
+
+    Raises:
+        FloatingPointError: if the loss is not finite.
+    """
+    generator = torch.Generator().manual_seed(seed % 2**31)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=learning_rate, weight_decay=weight_decay)
+    losses = []
+    for _ in range(steps):
+        rows = torch.randint(len(features), (min(batch_size, len(features)),), generator=generator)
+        mean, concentration = head(features[rows])
+        nll = beta_binomial_nll(mean, concentration, successes[rows], trials[rows])
+        loss = (nll * weights[rows]).sum(-1) / (trials[rows] * weights[rows]).sum()
+        optimizer.zero_grad()
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach().mean()))
+    if not np.isfinite(losses[-1]):
+        raise FloatingPointError("the predictor's loss is not finite; lower predictor.learning_rate")
+    return float(np.mean(losses[-10:]))

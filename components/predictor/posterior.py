@@ -1,0 +1,87 @@
+"""`beta` and `mixture`: what a prompt's own earlier rollouts say of it.
+
+Each prompt keeps counts of its successes and failures. They fade by a factor at every refit, since the policy that
+brought them has changed. Only rollouts from the root count, as many as there were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from components.allocation.base import Belief
+from components.config import PredictorParams
+from components.errors import UserError
+from components.predictor.base import Predictor, Prefix
+from components.storage import read_json, write_json
+
+PRIOR = 2.0  # pseudo-rollouts at the rate that all prompts together show
+
+
+class BetaPosterior:
+    """`beta`: the Beta posterior of each prompt around the rate of all. Implements `Predictor`.
+
+    A prefix is believed to be worth what its prompt is worth: this predictor does not see turns.
+    """
+
+    def __init__(self, settings: PredictorParams, policy: Path) -> None:
+        self.decay = settings.decay
+        self.counts: dict[str, tuple[float, float]] = {}
+
+    def predict(self, prefixes: Sequence[Prefix]) -> Belief:
+        total = np.array(list(self.counts.values())).reshape(-1, 2).sum(0)
+        prior = PRIOR * (total + 1.0) / (total.sum() + 2.0)
+        alpha_beta = np.array([self.of(p) for p in prefixes]).reshape(-1, 2) + prior
+        return Belief(alpha_beta[:, 0] / alpha_beta.sum(1), alpha_beta.sum(1))
+
+    def of(self, prefix: Prefix) -> tuple[float, float]:
+        """Faded successes and failures of the prefix's prompt."""
+        return self.counts.get(prefix.prompt.prompt_id, (0.0, 0.0))
+
+    def fit(
+        self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
+    ) -> dict[str, float]:
+        self.counts = {key: (a * self.decay, b * self.decay) for key, (a, b) in self.counts.items()}
+        for prefix, k, n in zip(prefixes[:new], successes[:new].tolist(), trials[:new].tolist(), strict=True):
+            if prefix.turn == 0:
+                a, b = self.of(prefix)
+                self.counts[prefix.prompt.prompt_id] = (a + k, b + n - k)
+        return {"posterior_prompts": float(len(self.counts))}
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "posterior.json", self.counts)
+
+    def load(self, path: Path) -> None:
+        state = read_json(path / "posterior.json")
+        try:
+            self.counts = {str(key): (float(a), float(b)) for key, (a, b) in state.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: the predictor's state is missing or damaged ({error})") from error
+
+
+class Mixture:
+    """`mixture`: a model's law of V at roots, updated by the prompt's own earlier rollouts. Implements `Predictor`."""
+
+    def __init__(self, model: Predictor, posterior: BetaPosterior) -> None:
+        self.model, self.posterior = model, posterior
+
+    def predict(self, prefixes: Sequence[Prefix]) -> Belief:
+        counts = np.array([self.posterior.of(p) if p.turn == 0 else (0.0, 0.0) for p in prefixes]).reshape(-1, 2)
+        return self.model.predict(prefixes).after(counts[:, 0], counts[:, 1])
+
+    def fit(
+        self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
+    ) -> dict[str, float]:
+        metrics = self.model.fit(prefixes, successes, trials, new, seed)
+        return metrics | self.posterior.fit(prefixes, successes, trials, new, seed)
+
+    def save(self, path: Path) -> None:
+        self.model.save(path)
+        self.posterior.save(path)
+
+    def load(self, path: Path) -> None:
+        self.model.load(path)
+        self.posterior.load(path)

@@ -1,0 +1,135 @@
+"""`encoder` and `backbone`: a transformer of the predictor's own, trained end to end on the histories' tokens.
+
+`encoder` starts from nothing and is small; `backbone` starts from any Hugging Face checkpoint that shares the policy's
+vocabulary (a Qwen3-0.6B critic for a Qwen3-8B policy, as in the paper), or from the policy itself. Both are causal, so
+all prefixes of a rollout are read off one pass, and both answer with a Beta law (`components.predictor.heads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from components.allocation.base import Belief
+from components.config import PredictorParams
+from components.errors import UserError
+from components.policy.checkpoint import load_model
+from components.predictor.base import Prefix
+from components.predictor.heads import beta_binomial_nll, mean_and_concentration, mixture_belief
+
+BATCH = 64  # histories in one forward pass
+
+
+class _Network(nn.Module):
+    """A causal decoder with two outputs at every position, both zero at first: Beta(1, 1)."""
+
+    def __init__(self, decoder: Any) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.out = nn.Linear(decoder.config.hidden_size, 2)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Two outputs at every position, (B, T, 2), from right-padded token ids (B, T)."""
+        hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
+        output: Tensor = self.out(hidden.float())
+        return output
+
+
+class Encoder:
+    """A small transformer from scratch. Implements `components.predictor.base.Predictor`."""
+
+    def __init__(self, settings: PredictorParams, policy: Path) -> None:
+        self.settings = settings
+        with torch.random.fork_rng():  # the same first weights for every run, and no one else's draws disturbed
+            torch.manual_seed(0)
+            self.network = _Network(self._decoder(policy))
+
+    def _decoder(self, policy: Path) -> Any:
+        hidden = self.settings.hidden
+        config = Qwen3Config(
+            vocab_size=AutoConfig.from_pretrained(policy).vocab_size,
+            hidden_size=hidden,
+            intermediate_size=3 * hidden,
+            num_hidden_layers=self.settings.layers,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            head_dim=max(8, hidden // 4),
+            initializer_range=0.1,
+        )
+        return Qwen3ForCausalLM(config).get_decoder()
+
+    def predict(self, prefixes: Sequence[Prefix]) -> Belief:
+        self.network.eval()
+        mean, concentration = torch.empty(len(prefixes)), torch.empty(len(prefixes))
+        order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i].token_ids))
+        with torch.inference_mode():
+            for begin in range(0, len(order), BATCH):
+                rows = order[begin : begin + BATCH]
+                mean[rows], concentration[rows] = self._read([prefixes[i] for i in rows])
+        return mixture_belief(mean[None], concentration[None])
+
+    def fit(
+        self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
+    ) -> dict[str, float]:
+        if not prefixes:
+            return {"fit_loss": float("nan"), "fit_prefixes": 0.0}
+        k, n = torch.tensor(successes, dtype=torch.float32), torch.tensor(trials, dtype=torch.float32)
+        weight = torch.tensor([self.settings.root_weight if p.turn == 0 else 1.0 for p in prefixes])
+        optimizer = torch.optim.AdamW(
+            self.network.parameters(), lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
+        )
+        generator, losses = torch.Generator().manual_seed(seed % 2**31), []
+        self.network.train()
+        for _ in range(self.settings.steps):
+            rows = torch.randint(len(prefixes), (min(BATCH, len(prefixes)),), generator=generator)
+            nll = beta_binomial_nll(*self._read([prefixes[i] for i in rows.tolist()]), k[rows], n[rows])
+            loss = (nll * weight[rows]).sum() / (n[rows] * weight[rows]).sum()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        if not np.isfinite(losses[-1]):
+            raise FloatingPointError("the predictor's loss is not finite; lower predictor.learning_rate")
+        return {"fit_loss": float(np.mean(losses[-10:])), "fit_prefixes": float(len(prefixes))}
+
+    def _read(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
+        """Mean and concentration at the end of each prefix, both (N,)."""
+        last = torch.tensor([len(p.token_ids) - 1 for p in prefixes])
+        tokens = torch.zeros(len(prefixes), int(last.max()) + 1, dtype=torch.long)
+        for row, prefix in enumerate(prefixes):
+            tokens[row, : len(prefix.token_ids)] = torch.tensor(prefix.token_ids)
+        return mean_and_concentration(self.network(tokens)[torch.arange(len(prefixes)), last])
+
+    def save(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        save_file({name: t.contiguous() for name, t in self.network.state_dict().items()}, path / "model.safetensors")
+
+    def load(self, path: Path) -> None:
+        try:
+            self.network.load_state_dict(load_file(path / "model.safetensors"))
+        except Exception as error:  # safetensors and torch raise several kinds; none may pass for a fresh predictor
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path}: the predictor's state is missing or damaged ({reason})") from error
+
+
+class Backbone(Encoder):
+    """A pretrained transformer, fine-tuned; `predictor.path` names it, else it starts as the policy."""
+
+    def _decoder(self, policy: Path) -> Any:
+        if self.settings.path is None:
+            return load_model(policy).get_decoder()
+        source = Path(self.settings.path)
+        model = load_model(source)
+        if AutoTokenizer.from_pretrained(source).get_vocab() != AutoTokenizer.from_pretrained(policy).get_vocab():
+            raise UserError(f"predictor.path={str(source)!r} has another vocabulary than the policy in {policy}")
+        return model.get_decoder()
