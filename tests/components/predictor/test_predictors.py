@@ -1,0 +1,136 @@
+"""Every registered predictor keeps the contract; the posterior counts right; the oracle finds V."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from components.config import Params
+from components.datasets import load_prompts, prepare
+from components.errors import UserError
+from components.policy import make_sampler
+from components.policy.warmup import warm_up
+from components.predictor import PREDICTORS, Prefix, make_predictor
+
+
+def settings(params: Params, **predictor: object) -> Params:
+    return Params.model_validate(params.model_dump() | {"predictor": predictor})
+
+
+TRAINED = [name for name in PREDICTORS if name not in ("oracle", "beta")]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_learns_what_the_history_tells(params, random_policy, histories, name):
+    chosen = settings(params, name=name, steps=150, root_weight=1.0, weight_decay=0.01)
+    model = make_predictor(chosen, random_policy)
+    belief = model.predict(histories(10)[0])
+    np.testing.assert_allclose(belief.mean_A, 0.5, atol=1e-6)
+    assert (belief.concentration_A <= 2.01).all()  # it says that it knows nothing
+    prefixes, rate = histories(500)
+    rng = np.random.default_rng(1)
+    model.fit(prefixes, rng.binomial(4, rate), np.full(500, 4), new=500, seed=0)
+    unseen, rate = histories(200, seed=2)
+    assert np.corrcoef(model.predict(unseen).mean_A, rate)[0, 1] > 0.6
+
+
+@pytest.mark.parametrize("name", [name for name in PREDICTORS if name != "oracle"])
+def test_state_survives_a_checkpoint_and_damage_is_an_error(params, random_policy, histories, tmp_path, name):
+    chosen = settings(params, name=name, steps=5)
+    model = make_predictor(chosen, random_policy)
+    prefixes, rate = histories(40)
+    model.fit(prefixes, np.round(rate), np.ones(40), new=40, seed=0)
+    model.save(tmp_path / "state")
+    again = make_predictor(chosen, random_policy, tmp_path / "state")
+    np.testing.assert_array_equal(again.predict(prefixes).mean_A, model.predict(prefixes).mean_A)
+    np.testing.assert_array_equal(again.predict(prefixes).concentration_A, model.predict(prefixes).concentration_A)
+    for file in (tmp_path / "state").iterdir():
+        file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(UserError):
+        make_predictor(chosen, random_policy, tmp_path / "state")
+
+
+def test_fit_depends_on_the_seed_alone(params, random_policy, histories):
+    prefixes, rate = histories(40)
+    means = []
+    for seed in (0, 0, 1):
+        model = make_predictor(settings(params, steps=5), random_policy)
+        model.fit(prefixes, rate, np.ones(40), new=40, seed=seed)
+        means.append(model.predict(prefixes).mean_A)
+    np.testing.assert_array_equal(means[0], means[1])
+    assert not np.array_equal(means[0], means[2])
+
+
+def test_c26_posterior_counts_the_rollouts_that_there_were(params, random_policy, histories):
+    """One failure adds one failure and no success, also where a prompt had a single rollout."""
+    model = make_predictor(settings(params, name="beta", decay=0.5), random_policy)
+    (one, other), _ = histories(2)
+    model.fit([one], np.array([0.0]), np.array([1]), new=1, seed=0)
+    assert model.counts == {one.prompt.prompt_id: (0.0, 1.0)}  # type: ignore[attr-defined]
+    model.fit([one, other], np.array([2.0, 3.0]), np.array([2, 3]), new=1, seed=0)  # the second is no new one
+    assert model.counts == {one.prompt.prompt_id: (2.0, 0.5)}  # type: ignore[attr-defined]
+
+
+def test_posterior_falls_back_on_the_rate_of_all_prompts(params, random_policy, histories):
+    model = make_predictor(settings(params, name="beta"), random_policy)
+    prefixes, _ = histories(51)
+    model.fit(prefixes[:50], np.full(50, 1.0), np.full(50, 4), new=50, seed=0)
+    belief = model.predict(prefixes[50:])
+    assert belief.mean_A[0] == pytest.approx(0.25, abs=0.01)
+    assert belief.concentration_A[0] == pytest.approx(2.0)
+
+
+def test_mixture_moves_the_model_by_the_prompts_own_rollouts(params, random_policy, histories):
+    model = make_predictor(settings(params, name="mixture", steps=1), random_policy)
+    prefixes, _ = histories(2)
+    model.fit(prefixes[:1], np.array([8.0]), np.array([8]), new=1, seed=0)
+    belief = model.predict(prefixes)
+    assert belief.mean_A[0] > 0.85 > belief.mean_A[1]
+    turn = Prefix(prefixes[0].prompt, prefixes[0].token_ids, prefixes[0].is_action, prefixes[0].logprobs, ("a",))
+    assert model.predict([turn]).mean_A[0] < 0.85  # what happened at the root is no sample of V at a prefix
+
+
+def test_backbone_with_another_vocabulary_is_refused(params, random_policy, tmp_path):
+    from components.policy.tiny import build_model, build_tokenizer
+
+    tokenizer = build_tokenizer(["other", "words"])
+    build_model(params.policy, tokenizer).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"predictor\.path=.* has another vocabulary"):
+        make_predictor(settings(params, name="backbone", path=str(tmp_path)), random_policy)
+
+
+def test_oracle_agrees_with_other_rollouts_at_roots_and_prefixes(params, tmp_path):
+    """Two oracles with different seeds see the same V, up to sampling noise; at a prefix it follows the prefix."""
+    policy = warm_up(params.policy, tmp_path)
+    prompts = load_prompts(prepare(params.environment, tmp_path) / "val.parquet")
+    sampler = make_sampler(params, policy, 0)
+    roots = [Prefix.root(p, sampler.renderer.prompt_ids(sampler.environment.chat(p))) for p in prompts]
+    chosen = settings(params, name="oracle", rollouts=32)
+    other = Params.model_validate(chosen.model_dump() | {"run": {"seed": 5}})
+    one, two = (make_predictor(each, policy).predict(roots) for each in (chosen, other))
+    assert np.abs(one.mean_A - two.mean_A).max() < 0.4
+    assert np.corrcoef(one.mean_A, two.mean_A)[0, 1] > 0.9
+    np.testing.assert_array_equal(one.concentration_A, 33.0)
+    from components.environments.multihop import solve
+
+    path = solve(prompts[0])[:-1]
+    ids, acted = list(roots[0].token_ids), [False] * len(roots[0].token_ids)
+    for action, observation in path:
+        turn = [*sampler.renderer.tokenizer(action, add_special_tokens=False)["input_ids"], sampler.renderer.eos_id]
+        ids += [*turn, *sampler.renderer.observation_ids(observation)]
+        acted += [True] * len(turn) + [False] * len(sampler.renderer.observation_ids(observation))
+    solved = Prefix(prompts[0], ids, acted, [0.0] * len(ids), tuple(action for action, _ in path))
+    assert make_predictor(chosen, policy).predict([solved]).mean_A[0] > 0.6
+
+
+def test_unknown_predictor_is_one_line_that_names_the_known_ones(params):
+    with pytest.raises(ValueError, match="choose one of policy-features, encoder, backbone, beta, mixture, oracle"):
+        settings(params, name="crystal-ball")
+
+
+def test_missing_state_is_an_error(params, random_policy):
+    with pytest.raises(UserError):
+        make_predictor(settings(params, name="beta"), random_policy, Path("nowhere"))
