@@ -22,7 +22,9 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
     `seconds` is the wall time of the iteration so far.
     """
     finished, units = read_forest(forest), context.params.allocation.shape.units
-    line = iteration_metrics(context.iteration, finished, read_stages(context.folder), units, seconds)
+    line = iteration_metrics(
+        context.iteration, finished, context.params.update.advantage, read_stages(context.folder), units, seconds
+    )
     write_json(context.output, line)
     title = f"Run {context.run.run_id}, iteration {context.iteration}"
     write_text(context.folder / "report.html", iteration_report(title, line, finished))

@@ -36,9 +36,10 @@ def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[s
           prediction, so 0 is knowing nothing but the rate, and below 0 is worse;
         - ``ece_*``: expected calibration error over ten equal bins of the prediction.
 
-        ``brier`` is over all of them. ``skill_running_mean``: at roots, the same against the mean of the prompt's own earlier rollouts (the observed
-        rate where it has none). ``spearman_continued``: prediction against continuations, over the anchors that got
-        some; they were chosen for their prediction, so its range is narrow. NaN where a number is not defined.
+        ``brier`` is over all of them. ``skill_running_mean``: at roots, the same against the mean of the prompt's own
+        earlier rollouts (the observed rate where it has none). ``spearman_continued``: prediction against
+        continuations, over the anchors that got some; they were chosen for their prediction, so its range is narrow.
+        NaN where a number is not defined.
     """
     bare, continued = _bare_outcomes(forest), _continued_outcomes(forest)
     groups = {

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from components.tree.advantages import credit
 from components.tree.anchors import is_bare
 from components.tree.forest import Forest
 from components.tree.metrics import (
+    accounting,
     effective_ratio_by_leaf,
     effective_ratio_by_prompt,
     effective_ratio_matched,
@@ -19,13 +21,14 @@ from components.tree.metrics import (
 
 
 def iteration_metrics(
-    iteration: int, forest: Forest, stages: dict[str, Any], budget: float, seconds: float
+    iteration: int, forest: Forest, advantage: str, stages: dict[str, Any], budget: float, seconds: float
 ) -> dict[str, Any]:
     """Collects an iteration's metrics.
 
     Args:
         iteration: Its number, from 0.
         forest: Its verified forest.
+        advantage: Name of the advantage that the update used.
         stages: Manifest entries of its stages: seconds and each stage's own metrics.
         budget: Units that the iteration was granted.
         seconds: Wall time of the iteration.
@@ -55,11 +58,11 @@ def iteration_metrics(
         "budget/continuations": expand.get("continuations", 0.0),
         "budget/active_prompts": int(forest.is_root_N.sum()),
         "budget/unspent": budget - units(forest),
-        "budget/unscored_leaves": len(forest.leaves_L) - len(forest.scored_L),
         "tokens/generated": sum(stage.get("tokens", 0.0) for stage in (generate, refill, expand)),
         "tree/unique_token_ratio": unique_token_ratio(forest),
         "tree/flip_rate": flip_rate(forest),
     }
+    line |= accounting(forest, credit(forest, advantage))
     line |= {f"predictor/{name}": value for name, value in refit.items()}
     line |= {f"policy/{name}": value for name, value in update.items()}
     line |= {f"time/{name}": entry["seconds"] for name, entry in stages.items()}

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment
 
+from components.predictor.metrics import reliability
 from components.tree.forest import Forest
 from components.tree.schema import Node
 
 TREES = 12
-BINS = 5
 
 PAGE = Environment(autoescape=True).from_string(
     """<!doctype html>
@@ -24,7 +23,7 @@ PAGE = Environment(autoescape=True).from_string(
   td + td { font-variant-numeric: tabular-nums; } tr { border-bottom: 1px solid var(--line); }
   ul { list-style: none; border-left: 2px solid var(--line); padding-left: 1rem; margin: .1rem 0 .1rem .3rem; }
   .row { display: flex; flex-wrap: wrap; align-items: start; } .new > span { font-style: italic; }
-  .good { color: #2e8b57; } .bad { color: #c0392b; } small { opacity: .7; }
+  circle { fill: #2e8b57; } .good { color: #2e8b57; } .bad { color: #c0392b; } small { opacity: .7; }
 </style>
 <h1>{{ title }}</h1>
 <div class="row">
@@ -32,10 +31,15 @@ PAGE = Environment(autoescape=True).from_string(
   <table><tr><th colspan="2">{{ group }}</th></tr>
   {% for name, value in rows %}<tr><td>{{ name }}</td><td>{{ value }}</td></tr>{% endfor %}</table>
 {% endfor %}
-  <table><tr><th colspan="3">calibration at prompts</th></tr>
+  <table><tr><th colspan="3">reliability at prompts and prefixes</th></tr>
+  <tr><td colspan="3"><svg viewBox="-4 -4 108 108" width="200" role="img" aria-label="observed against predicted">
+  <path d="M0 100 V0 H100 V100 Z M0 100 L100 0" fill="none" stroke="currentColor" stroke-opacity=".4"/>
+  {% for predicted, observed, count in bins %}<circle cx="{{ 100 * predicted }}" cy="{{ 100 - 100 * observed }}" r="3"/>
+  {% endfor %}</svg></td></tr>
   <tr><td>predicted</td><td>observed</td><td>rollouts</td></tr>
-  {% for b in bins %}<tr><td>{{ b.predicted }}</td><td>{{ b.observed }}</td><td>{{ b.count }}</td></tr>{% endfor %}
-  </table>
+  {% for predicted, observed, count in bins %}
+  <tr><td>{{ "%.2f"|format(predicted) }}</td><td>{{ "%.2f"|format(observed) }}</td><td>{{ count }}</td></tr>
+  {% endfor %}</table>
 </div>
 <h2>Trees where predictions were most surprised</h2>
 <p><small>v̂ is the predicted chance of success, +n the rollouts granted there; continuations are in italics.</small></p>
@@ -80,25 +84,12 @@ def iteration_report(title: str, line: dict[str, Any], forest: Forest) -> str:
         children.setdefault(parent, []).append(row)
     roots = sorted(children.get(-1, []), key=lambda row: -_surprise(forest.nodes[row]))[:TREES]
     trees = [_branch(forest, row, children) for row in roots]
-    return PAGE.render(title=title, groups=groups, bins=_calibration(forest), trees=trees)
+    return PAGE.render(title=title, groups=groups, bins=reliability(forest), trees=trees)
 
 
 def _surprise(root: Node) -> float:
     """|v̂ - V| of a prompt; 0 where either is unknown."""
     return 0.0 if root.v_hat is None or root.value is None else abs(root.v_hat - root.value)
-
-
-def _calibration(forest: Forest) -> list[dict[str, Any]]:
-    """Mean prediction and mean outcome of the factual rollouts, by bins of the prediction at their prompts."""
-    factual_L = forest.scored_L[~forest.is_counterfactual_N[forest.scored_L]].tolist()
-    v_hat = np.array([forest.nodes[forest.path(leaf)[0]].v_hat or 0.0 for leaf in factual_L])
-    bin_L = np.minimum((v_hat * BINS).astype(int), BINS - 1)
-    reward = forest.reward_N[factual_L]
-    return [
-        {"predicted": f"{v_hat[bin_L == b].mean():.2f}", "observed": f"{reward[bin_L == b].mean():.2f}", "count": count}
-        for b in range(BINS)
-        if (count := int((bin_L == b).sum()))
-    ]
 
 
 def _branch(forest: Forest, row: int, children: dict[int, list[int]]) -> Branch:

@@ -88,22 +88,20 @@ def units(forest: Forest) -> float:
     return sum(CONTINUATION_COST if a >= 0 and forest.parent_N[a] >= 0 else ROOT_COST for a in anchors)
 
 
-def accounting(forest: Forest, credit: Credit, budget: float) -> dict[str, float]:
-    """Where the rollouts and the budget went. Counts of rollouts nest, and what each step loses is named:
+def accounting(forest: Forest, credit: Credit) -> dict[str, float]:
+    """Where the rollouts went. The counts nest, and what each step loses is named:
 
         sampled = verified + unscored;   verified = admitted + without_contrast;   admitted = trained + untrained
 
     Args:
         forest: The finished forest of an iteration.
         credit: Its terms.
-        budget: Units that were granted.
 
     Returns:
-        Flat names to numbers. `wasted` are the rollouts that were paid for and not trained on.
+        Flat names to numbers. `budget/wasted` are the rollouts that were paid for and not trained on.
     """
     trained = _trained(forest, credit)
     sampled, verified, admitted = len(forest.leaves_L), len(forest.scored_L), int(_in_mixed_tree(forest).sum())
-    spent = units(forest)
     counts = {
         "rollouts/sampled": sampled,
         "rollouts/verified": verified,
@@ -112,26 +110,9 @@ def accounting(forest: Forest, credit: Credit, budget: float) -> dict[str, float
         "rollouts/without_contrast": verified - admitted,
         "rollouts/trained": trained,
         "rollouts/untrained": admitted - trained,
-        "budget/units": budget,
-        "budget/spent": spent,
-        "budget/unspent": budget - spent,
         "budget/wasted": sampled - trained,
-        "budget/prompts": len(_trees(forest)),
-        "budget/leaves": sampled,
-        "budget/generated_tokens": int(forest.action_tokens_N.sum()),
     }
     return {name: float(value) for name, value in counts.items()}
-
-
-def forest_metrics(forest: Forest, matched_leaves: int = 4) -> dict[str, float]:
-    """All ratios of this module, flat names to numbers; NaN where one does not apply."""
-    return {
-        "tree/effective_ratio": effective_ratio_by_prompt(forest),
-        "tree/effective_ratio_leaf": effective_ratio_by_leaf(forest),
-        f"tree/effective_ratio_at_{matched_leaves}": effective_ratio_matched(forest, matched_leaves),
-        "tree/flip_rate": flip_rate(forest),
-        "tree/unique_token_ratio": unique_token_ratio(forest),
-    }
 
 
 def _trees(forest: Forest) -> np.ndarray:

@@ -88,7 +88,7 @@ def test_every_paid_rollout_is_stored_verified_and_accounted_for(finished):
         )
         assert all((n.reward is not None) == (n.status == Status.OK) for n in leaves)
         granted = sum(n.allocated for n in forest.nodes)
-        assert granted == len(leaves)
+        assert granted + line["budget/extra_roots"] == len(leaves)
         assert line["tokens/generated"] == sum(sum(n.is_action) for n in forest.nodes)
 
 
@@ -214,7 +214,7 @@ def test_failing_verifier_is_told_and_its_rollouts_are_neither_wrong_nor_trained
     train(run)
     assert "could not be verified; the first: ConnectionError: the grader is away" in caplog.text
     line = run.metrics()[0]
-    assert line["budget/unscored_leaves"] == line["budget/leaves"] > 0
+    assert line["rollouts/unscored"] == line["budget/leaves"] > 0
     assert line["train/reward"] is None
     assert line["policy/optimizer_steps"] == 0
 
@@ -307,6 +307,29 @@ def test_every_arm_runs_through_the_same_stages_at_the_same_units(params, data_d
     assert line["budget/unspent"] == pytest.approx(params.allocation.shape.units - line["budget/units"])
 
 
+def test_react_spends_nothing_and_keeps_the_policy(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path, allocation={"arm": "react"}, run={"iterations": 1})
+    train(run)
+    line = run.metrics()[0]
+    assert (line["budget/units"], line["budget/leaves"], line["budget/active_prompts"]) == (0, 0, 0)
+    assert line["effective_ratio/prompts"] is None
+    weights = [p / "model.safetensors" for p in (warm_up_policy.fn(run.path), run.iteration(0) / "policy")]
+    assert content_hash(weights[0]) == content_hash(weights[1])
+
+
+def test_c20_dead_groups_are_refilled_within_the_budget(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path, allocation={"arm": "grpo-filter"}, run={"iterations": 1})
+    train(run)
+    line, stages_ = run.metrics()[0], read_stages(run.iteration(0))
+    first = stages_["allocate_roots"]["metrics"]["active_prompts"]
+    refill = stages_["refill_roots"]["metrics"]
+    assert refill["rounds"] >= 1
+    assert line["budget/active_prompts"] == first + refill["rollouts"] / params.allocation.group_size
+    assert line["budget/bare_rollouts"] == line["budget/leaves"] <= params.allocation.shape.units
+    forest = forests(run)[0]
+    assert len(set(n.prompt_id for n in forest.nodes if n.parent_id < 0)) == line["budget/active_prompts"]
+
+
 def test_pool_depends_on_seed_and_iteration_alone(params, data_dir, tmp_path, finished):
     pools = [read_parquet(finished.iteration(k) / "scored.parquet")["prompt_id"].to_pylist() for k in (0, 1)]
     assert pools[0] != pools[1]
@@ -348,7 +371,7 @@ def test_stages_write_the_documented_files(finished):
 def test_report_shows_metrics_calibration_and_trees_and_loads_nothing(finished):
     page = (finished.iteration(1) / "report.html").read_text()
     root = next(n for n in read_forest(finished.iteration(1) / "forest.parquet").nodes if n.parent_id < 0)
-    for shown in ("effective_ratio", "calibration at prompts", root.observation, "✗"):
+    for shown in ("effective_ratio", "reliability at prompts", root.observation, "✗"):
         assert shown in page
     assert "http" not in page
     assert "src=" not in page

@@ -15,7 +15,6 @@ from components.tree.metrics import (
     effective_ratio_by_prompt,
     effective_ratio_matched,
     flip_rate,
-    forest_metrics,
     unique_token_ratio,
     units,
 )
@@ -73,31 +72,23 @@ def test_units_cost_one_from_the_root_and_a_half_from_a_prefix(plant):
 @pytest.mark.parametrize("kind", ADVANTAGES)
 def test_c21_accounts_add_up_and_name_what_was_wasted(plant, kind):
     forest = plant([1, 0, [1, 0, None]], [1, 1], [None], [0, [0, 1]])
-    sheet = accounting(forest, credit(forest, kind), budget=12.0)
+    sheet = accounting(forest, credit(forest, kind))
     assert sheet["rollouts/sampled"] == 11
     assert sheet["rollouts/sampled"] == sheet["rollouts/verified"] + sheet["rollouts/unscored"]
     assert sheet["rollouts/verified"] == sheet["rollouts/admitted"] + sheet["rollouts/without_contrast"]
     assert sheet["rollouts/admitted"] == sheet["rollouts/trained"] + sheet["rollouts/untrained"]
     assert (sheet["rollouts/verified"], sheet["rollouts/admitted"], sheet["rollouts/trained"]) == (9, 7, 7)
     assert sheet["budget/wasted"] == 4
-    assert sheet["budget/spent"] + sheet["budget/unspent"] == 12.0
-    assert sheet["budget/spent"] == 3 + 1 + 2 + 1 + 2 + 0.5
-    assert sheet["budget/generated_tokens"] == 2 * (11 + 2)
 
 
 def test_c20_size_of_the_update_is_reported_when_groups_are_dropped(plant):
     forest = plant([1, 1], [0, 0], [1, 1], [1, 0])
     terms = credit(forest, "grpo")
     assert terms.groups - sum(terms.dropped.values()) == 1
-    assert accounting(forest, terms, 8.0)["rollouts/trained"] == 2
+    assert accounting(forest, terms)["rollouts/trained"] == 2
 
 
 def test_c28_every_paid_leaf_is_in_the_accounts(plant):
     forest = plant([1, 0, 1, 1, 0, 0, 1, 1])
-    sheet = accounting(forest, credit(forest, "grpo"), budget=8.0)
-    assert sheet["rollouts/verified"] == sheet["budget/units"] == 8
-
-
-def test_metrics_are_plain_numbers(plant):
-    for name, value in forest_metrics(plant([1, 0])).items():
-        assert type(value) is float, name
+    sheet = accounting(forest, credit(forest, "grpo"))
+    assert sheet["rollouts/verified"] == sheet["rollouts/sampled"] == 8
