@@ -1,0 +1,203 @@
+"""Predictor quality by kind and depth, and what it is worth, on a hard setting of the embedded task.
+
+For each seed, `trace` trains a policy. At some iterations V is measured by Monte Carlo at every prompt of the pool,
+which is a uniform draw, and at every visited prefix. Each kind of predictor is fitted on the same forests, as it would
+have been in the run, and compared with it. Then one iteration's budget is spent on the same pool by `trace` with the
+learned predictor, by `trace` with the oracle, and flat: how much of the oracle's gain in effective ratio is reached?
+
+Run from the repository: OMP_NUM_THREADS=1 python -m bench.predictor [SEEDS]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from bench.results import record
+from components.config import Params, load_params
+from components.predictor import PREDICTORS, Prefix, make_predictor, prefixes_of
+from components.predictor.metrics import expected_calibration_error
+from components.storage import read_parquet
+from components.tree.anchors import visited_anchors
+from components.tree.metrics import effective_ratio_by_prompt, effective_ratio_matched
+from components.tree.values import own_rollouts
+from tasks.allocate_roots import allocate_roots
+from tasks.expand_prefixes import expand_prefixes
+from tasks.generate import generate
+from tasks.inputs import prompts, read_forest
+from tasks.prepare import prepare_data, start_policy
+from tasks.refit_predictor import refit_predictor
+from tasks.run import Run, open_run
+from tasks.score_prompts import score_prompts
+from tasks.update_policy import update_policy
+from tasks.verify import verify_counterfactual, verify_factual
+
+HARD = {"policy.warmup.zipf": 2.3, "policy.warmup.hops": {2: 0.88, 3: 0.11, 4: 0.01}}  # half of the prompts are dead
+ITERATIONS, MEASURED = 13, (4, 8, 12)
+KINDS = [kind for kind in PREDICTORS if kind != "oracle"]
+LEARNING_RATE = {"encoder": 1e-3, "backbone": 3e-4}
+
+
+def settings(folder: Path, seed: int, **changes: object) -> Params:
+    fixed = {"run.seed": seed, "run.iterations": ITERATIONS, "run.keep_policies": ITERATIONS + 1}
+    paths = {"run.runs_dir": str(folder), "run.data_dir": str(folder / "data")}
+    return load_params(Path(__file__).parents[1] / "params.yaml", {**HARD, **fixed, **paths, **changes})
+
+
+def spend(run: Run, number: int, policy: Path, predictor: Path | None) -> Path:
+    """One iteration up to the verified forest."""
+    scored = score_prompts.fn(run.path, number, policy=policy, predictor=predictor)
+    roots = allocate_roots.fn(run.path, number, scored=scored)
+    generated = generate.fn(run.path, number, policy=policy, roots=roots)
+    factual = verify_factual.fn(run.path, number, forest=generated)
+    expanded = expand_prefixes.fn(run.path, number, policy=policy, predictor=predictor, factual=factual)
+    verified: Path = verify_counterfactual.fn(run.path, number, forest=expanded)
+    return verified
+
+
+def train(run: Run) -> list[Path]:
+    """Trains with `trace`; returns the policy that sampled each iteration."""
+    prepare_data.fn(run.path)
+    policies, predictor = [start_policy(run.params)], None
+    for number in range(ITERATIONS):
+        verified = spend(run, number, policies[-1], predictor)
+        earlier = [run.iteration(k) / "forest.parquet" for k in range(max(0, number - 4), number)]
+        predictor = refit_predictor.fn(
+            run.path, number, policy=policies[-1], predictor=predictor, verified=verified, earlier=earlier
+        )
+        policies.append(update_policy.fn(run.path, number, policy=policies[-1], verified=verified))
+    return policies
+
+
+def anchors(run: Run, number: int) -> list[Prefix]:
+    """Every prompt of the iteration's pool, and every prefix that its bare rollouts visited."""
+    train_prompts = prompts(run.params, "train")
+    forest = read_forest(run.iteration(number) / "forest.parquet")
+    rows = visited_anchors(forest)
+    roots = {n.prompt_id: n.token_ids for n in forest.nodes if n.parent_id < 0}
+    from components.policy.renderer import Renderer
+    from tasks.inputs import environment
+
+    renderer, task = Renderer.load(start_policy(run.params)), environment(run.params)
+    pool = read_parquet(run.iteration(number) / "scored.parquet")["prompt_id"].to_pylist()
+    at_roots = [
+        Prefix.root(train_prompts[p], roots.get(p) or renderer.prompt_ids(task.chat(train_prompts[p]))) for p in pool
+    ]
+    return at_roots + prefixes_of(forest, rows.node_A[rows.is_prefix_A].tolist(), train_prompts)
+
+
+def fit(run: Run, kind: str, policies: list[Path], folder: Path) -> tuple[list[Path], float]:
+    """Fits a kind on the run's forests, as it goes; returns its state before each iteration and seconds per fit."""
+    params = settings(
+        folder,
+        run.params.run.seed,
+        **{"predictor.name": kind, "predictor.learning_rate": LEARNING_RATE.get(kind, 3e-3)},
+    )
+    train_prompts, states, spent = prompts(params, "train"), [], 0.0
+    state: Path | None = None
+    for number in range(max(MEASURED)):
+        prefixes: list[Prefix] = []
+        labels = []
+        for k in range(number, max(-1, number - 1 - params.predictor.replay), -1):
+            forest = read_forest(run.iteration(k) / "forest.parquet")
+            sum_N, count_N = own_rollouts(forest)
+            rows = np.flatnonzero(~forest.is_terminal_N & (count_N > 0))
+            prefixes += prefixes_of(forest, rows.tolist(), train_prompts)
+            labels.append((sum_N[rows], count_N[rows]))
+        start = time.perf_counter()
+        model = make_predictor(params, policies[number], state)
+        k_N, n_N = (np.concatenate(each) for each in zip(*labels, strict=True))
+        model.fit(prefixes, k_N, n_N, len(labels[0][0]), seed=number)
+        spent += time.perf_counter() - start
+        state = folder / f"{kind}-{run.params.run.seed}-{number}"
+        model.save(state)
+        states.append(state)
+    return states, spent / len(states)
+
+
+def study(seed: int, folder: Path) -> dict[str, list[float]]:
+    """All figures of one seed, each a list over the measured iterations."""
+    run = open_run(settings(folder, seed), f"seed-{seed}")
+    policies = train(run)
+    found: dict[str, list[float]] = {}
+    truth = {}
+    for number in MEASURED:
+        oracle = make_predictor(
+            settings(folder, 1000 + seed, **{"predictor.name": "oracle", "predictor.rollouts": 32}), policies[number]
+        )
+        where = anchors(run, number)
+        truth[number] = where, oracle.predict(where).mean_A
+    for kind in KINDS:
+        states, seconds = fit(run, kind, policies, folder)
+        params = settings(folder, seed, **{"predictor.name": kind})
+        found.setdefault(f"{kind}/seconds", []).append(seconds)
+        for number in MEASURED:
+            where, value = truth[number]
+            belief = make_predictor(params, policies[number], states[number - 1]).predict(where)
+            turn = np.array([p.turn for p in where])
+            for name, rows in (
+                ("root", turn == 0), ("prefix", turn > 0), *((f"depth_{d}", turn == d) for d in (1, 2, 3)),
+            ):  # fmt: skip
+                mean, v = belief.mean_A[rows], value[rows]
+                rank = spearmanr(mean, v).statistic if np.ptp(mean) else 0.0  # a constant ranks nothing
+                found.setdefault(f"{kind}/spearman_{name}", []).append(float(rank))
+                error = float(np.mean((mean - v) ** 2))
+                found.setdefault(f"{kind}/mse_share_{name}", []).append(error / float(np.var(v)))
+                found.setdefault(f"{kind}/ece_{name}", []).append(expected_calibration_error(mean, v))
+    default = settings(folder, seed).predictor.name
+    for number in MEASURED:
+        for name, changes, state in (
+            ("flat", {"allocation.arm": "grpo"}, None),
+            ("learned", {}, folder / f"{default}-{seed}-{number - 1}"),
+            ("oracle", {"predictor.name": "oracle"}, folder / f"{default}-{seed}-{number - 1}"),
+        ):
+            again = open_run(settings(folder, seed, **changes), f"{name}-{seed}")
+            forest = read_forest(spend(again, number, policies[number], state))
+            found.setdefault(f"{name}/effective_ratio", []).append(effective_ratio_by_prompt(forest))
+            found.setdefault(f"{name}/effective_ratio_at_4", []).append(effective_ratio_matched(forest, 4))
+    return found
+
+
+def main(seeds: int) -> None:
+    torch.set_num_threads(1)
+    found: dict[str, list[list[float]]] = {}
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, values in study(seed, Path(folder)).items():
+                found.setdefault(name, []).append(values)
+        print(f"seed {seed} of {seeds} done", flush=True)
+    mean = {name: np.mean(values, axis=1) for name, values in found.items()}  # one figure a seed
+    for name, each in mean.items():
+        half = 1.96 * each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else float("nan")
+        print(f"{name:36} {each.mean():.3f} ± {half:.3f}")
+    default = Params().predictor.name
+    flat, learned, oracle = (mean[f"{name}/effective_ratio"].mean() for name in ("flat", "learned", "oracle"))
+    record(
+        {
+            "predictor_seeds": float(seeds),
+            "predictor_spearman_root": float(mean[f"{default}/spearman_root"].mean()),
+            "predictor_spearman_prefix": float(mean[f"{default}/spearman_prefix"].mean()),
+            "predictor_effective_ratio_flat": float(flat),
+            "predictor_effective_ratio_learned": float(learned),
+            "predictor_effective_ratio_oracle": float(oracle),
+            "predictor_gain_share_of_oracle": float((learned - flat) / (oracle - flat)),
+        }
+        | {
+            f"predictor_{kind.replace('-', '_')}_{what}": float(mean[f"{kind}/{what}"].mean())
+            for kind in KINDS
+            for what in ("spearman_root", "spearman_prefix", "mse_share_root", "mse_share_prefix", "seconds")
+        }
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
