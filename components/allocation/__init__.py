@@ -27,6 +27,7 @@ ARMS: dict[str, Allocator] = {
     "trace-prefix": TracePrefix(),
     "trace": Trace(),
     "trace-unified": TraceUnified(),
+    "trace-unified-tokens": TraceUnified(budget="tokens"),
     "mopps": Mopps(),
     "knapsack": Knapsack(),
     "reinforce-ada": ReinforceAda(),

@@ -1,4 +1,4 @@
-"""`trace-unified`: one queue for both stages, over the whole pool and per expected cost (beyond the paper).
+"""`trace-unified`, `trace-unified-tokens`: one queue for both stages, over the whole pool (beyond the paper).
 
 `trace` fixes what goes to roots (M) and to continuations (m_i N, inside each tree). Here the split M : N is one dial,
 and continuations are global: stage 1 spends `root_share` of the budget on roots by Eq. 13, and all that is left goes
@@ -27,15 +27,19 @@ class TraceUnified(OneRound):
     Args:
         root_share: Part of the whole budget that stage 1 spends on roots.
         per: What a rollout is expected to cost: `units` (App. E.5), or generated `tokens`, measured on the anchor's own
-            factual rollouts. The budget is in units either way, as for every arm.
+            factual rollouts.
+        budget: What the queue may spend: what the iteration has left in `units`, as every arm; or as many `tokens` as
+            these units would be in bare rollouts of this iteration, so that short continuations leave room for more.
+            Units are then not what is kept to: they end below or above the budget.
     """
 
     uses_predictor = True
 
-    def __init__(self, root_share: float = 0.6, per: str = "tokens") -> None:
-        if per not in ("units", "tokens"):
-            raise ValueError(f"per='{per}': a price is in units or in tokens")
-        self.root_share, self.per = root_share, per
+    def __init__(self, root_share: float = 0.6, per: str = "tokens", budget: str = "units") -> None:
+        for name, value in (("per", per), ("budget", budget)):
+            if value not in ("units", "tokens"):
+                raise ValueError(f"{name}='{value}': costs are in units or in tokens")
+        self.root_share, self.per, self.budget = root_share, per, budget
 
     def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         return plan_roots(pool, max(2, int(self.root_share * shape.units)), shape.max_per_prompt, rng)
@@ -47,6 +51,9 @@ class TraceUnified(OneRound):
         rows = rng.permutation(np.flatnonzero((anchors.successes_A > 0) != (anchors.failures_A > 0)))
         left = int((shape.units - bare.sum()) / CONTINUATION_COST)
         size = np.where(anchors.is_prefix_A[rows], 1, int(ROOT_COST / CONTINUATION_COST))  # in continuations
+        if self.budget == "tokens":
+            left = int(left * CONTINUATION_COST * self._tokens_per_bare_rollout(anchors, bare))
+            size = np.minimum(self._tokens(anchors, rows), left + 1.0).astype(np.int64)  # unknown: too large to fit
         belief = anchors.belief[rows].after(anchors.successes_A[rows], anchors.failures_A[rows])
         outcome, price = anchors.successes_A[rows] > 0, self._price(anchors, rows)
 
@@ -67,8 +74,17 @@ class TraceUnified(OneRound):
         """Expected cost of one rollout, in units or in tokens."""
         if self.per == "units":
             return np.where(anchors.is_prefix_A[rows], CONTINUATION_COST, ROOT_COST)
+        return self._tokens(anchors, rows)
+
+    def _tokens(self, anchors: Anchors, rows: np.ndarray) -> np.ndarray:
+        """Expected tokens of one rollout from each anchor, at least 1; inf where unknown: last in the queue."""
         if anchors.suffix_tokens_A is None:
-            raise ValueError("trace-unified per tokens needs Anchors.suffix_tokens_A, which nobody measured")
-        tokens = np.nan_to_num(anchors.suffix_tokens_A[rows], nan=np.inf)  # unknown: last in the queue
-        price: np.ndarray = np.maximum(tokens, 1.0)
-        return price
+            raise ValueError("trace-unified in tokens needs Anchors.suffix_tokens_A, which nobody measured")
+        tokens: np.ndarray = np.maximum(np.nan_to_num(anchors.suffix_tokens_A[rows], nan=np.inf), 1.0)
+        return tokens
+
+    def _tokens_per_bare_rollout(self, anchors: Anchors, bare: np.ndarray) -> float:
+        roots = np.flatnonzero(~anchors.is_prefix_A)
+        tokens, weight = self._tokens(anchors, roots), bare[anchors.tree_A[roots]]
+        known = np.isfinite(tokens)
+        return float(np.average(tokens[known], weights=weight[known])) if weight[known].any() else 0.0

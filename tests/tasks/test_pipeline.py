@@ -297,7 +297,7 @@ def test_budget_where_nothing_succeeds_is_spent_once_and_the_run_goes_on(params,
     assert weights == {content_hash(random_policy / "model.safetensors")}
 
 
-@pytest.mark.parametrize("arm", [arm for arm in ARMS if arm not in ("trace", "react")])
+@pytest.mark.parametrize("arm", [arm for arm in ARMS if arm not in ("trace", "react", "trace-unified-tokens")])
 def test_every_arm_runs_through_the_same_stages_at_the_same_units(params, data_dir, tmp_path, arm):
     run = new_run(params, data_dir, tmp_path, allocation={"arm": arm}, run={"iterations": 1})
     train(run)
