@@ -26,6 +26,7 @@ check: $(VENV)/.dev  ## lint, types, import direction
 bench: $(VENV)/.dev  ## time the planners and the engine; writes bench/results.json
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.planners
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.engine
+	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.predictor
 
 up: $(VENV)/.core  ## Prefect and MLflow servers, deployment and worker, on loopback
 	@$(BIN)/trace up $(ARGS)

@@ -14,6 +14,8 @@ import os
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -124,8 +126,14 @@ def fit(run: Run, kind: str, policies: list[Path], folder: Path) -> tuple[list[P
     return states, spent / len(states)
 
 
-def study(seed: int, folder: Path) -> dict[str, list[float]]:
+def study(seed: int) -> dict[str, list[float]]:
     """All figures of one seed, each a list over the measured iterations."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        return _study(seed, Path(folder))
+
+
+def _study(seed: int, folder: Path) -> dict[str, list[float]]:
     run = open_run(settings(folder, seed), f"seed-{seed}")
     policies = train(run)
     found: dict[str, list[float]] = {}
@@ -168,13 +176,11 @@ def study(seed: int, folder: Path) -> dict[str, list[float]]:
 
 
 def main(seeds: int) -> None:
-    torch.set_num_threads(1)
     found: dict[str, list[list[float]]] = {}
-    for seed in range(seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            for name, values in study(seed, Path(folder)).items():
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for figures in pool.map(study, range(seeds)):
+            for name, values in figures.items():
                 found.setdefault(name, []).append(values)
-        print(f"seed {seed} of {seeds} done", flush=True)
     mean = {name: np.mean(values, axis=1) for name, values in found.items()}  # one figure a seed
     for name, each in mean.items():
         half = 1.96 * each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else float("nan")
