@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln
 
-from components.allocation.base import Allocator, Anchors, Belief, Shape, cost
+from components.allocation.base import CONTINUATION_COST, ROOT_COST, Allocator, Anchors, Belief, Shape
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 
@@ -60,6 +60,8 @@ def expand(
     flips_A = np.where(anchors.successes_A > 0, counts_A - success_A, success_A) * is_prefix_A
     root_leaves_S, root_passed_S = bare_S + counts_A[:trees], passed_S + success_A[:trees]  # roots come first
     root_mixed_S = (root_passed_S > 0) & (root_passed_S < root_leaves_S)
+    price_A = np.where(is_prefix_A, CONTINUATION_COST, ROOT_COST)
+    units_S = bare_S + np.bincount(tree_A, weights=price_A * counts_A, minlength=trees)
     left_A = (turns - anchors.turn_A) / turns  # share of the turns below the anchor
     matchable_S = leaves_S >= matched_leaves
     tally.add(
@@ -71,7 +73,8 @@ def expand(
         matched=_chance_of_contrast(all_passed_S[matchable_S], leaves_S[matchable_S], matched_leaves).sum(),
         continuations=counts_A[is_prefix_A].sum(),
         flips=flips_A.sum(),
-        units=bare_S.sum() + cost(anchors, counts_A),
+        units=units_S.sum(),
+        wasted=units_S[~mixed_S].sum(),
         turns=turns * (bare_S.sum() + left_A @ counts_A),
         energy=root_mixed_S.sum() + left_A @ (flips_A > 0),
     )

@@ -36,10 +36,11 @@ def simulate(
 
     Returns:
         Flat names to numbers. Ratios: `effective_ratio` (Eq. 21), `effective_ratio_leaf` (Eq. 20),
-        `effective_ratio_matched`, `flip_rate`. Per unit of the budget: `active_prompts`, `mixed_prompts`, `leaves`,
-        `units` spent, `turns` generated (the proxy of tokens, a bare rollout being 1), and `squared_gradient`, that of
-        Proposition 3 at equal energy per turn: a root group with contrast counts 1, a prefix group with contrast the
-        share of the turns that lie below it.
+        `effective_ratio_matched`, `flip_rate`, `wasted` (the share of the units spent that went into trees without
+        contrast). Per unit of the budget: `active_prompts`, `mixed_prompts`, `leaves`, `units` spent, `turns` generated
+        (the proxy of tokens, a bare rollout being 1), and `squared_gradient`, that of Proposition 3 at equal energy per
+        turn: a root group with contrast counts 1, a prefix group with contrast the share of the turns that lie below
+        it.
     """
     rate_P = population.rates(pool, rng)
     belief = predictor.predict(rate_P, np.zeros(pool, dtype=np.int64), population, rng)
@@ -60,6 +61,7 @@ def simulate(
         "effective_ratio_leaf": tally.ratio("mixed_leaves", "leaves"),
         "effective_ratio_matched": tally.ratio("matched", "matchable"),
         "flip_rate": tally.ratio("flips", "continuations"),
+        "wasted": tally.ratio("wasted", "units"),
         "active_prompts": tally["trees"] / shape.units,
         "mixed_prompts": tally["mixed"] / shape.units,
         "leaves": tally["leaves"] / shape.units,

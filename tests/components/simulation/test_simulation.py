@@ -25,7 +25,7 @@ def test_population_has_the_mixed_share_it_was_made_for():
 
 
 def test_values_are_a_martingale_and_every_turn_resolves_the_same_share():
-    value_RT = Population(0.5, turns=4).rollouts(np.full(200_000, 0.3), np.random.default_rng(0))
+    value_RT = Population(1.0, turns=4).rollouts(np.full(200_000, 0.3), np.random.default_rng(0))
     assert value_RT.mean(axis=0) == pytest.approx(np.full(5, 0.3), abs=0.005)
     assert (np.diff(value_RT, axis=1) ** 2).mean(axis=0) == pytest.approx(np.full(4, 0.3 * 0.7 / 4), abs=0.002)
     assert set(np.unique(value_RT[:, -1])) == {0.0, 1.0}
@@ -53,7 +53,7 @@ def test_perfect_and_blind_predictors():
     assert NoisyPredictor(0.0).predict(rate, turn, POPULATION, rng).mean_A.tolist() == [0.1, 0.7]
     assert NoisyPredictor(np.inf).predict(rate, turn, POPULATION, rng).mean_A == pytest.approx([expit(0.0)] * 2)
     blind = NoisyPredictor(np.inf, "posterior").predict(rate, turn, POPULATION, rng)
-    assert blind.concentration_A == pytest.approx([2 * POPULATION.shape] * 2, rel=0.01)
+    assert blind.concentration_A == pytest.approx([POPULATION.concentration] * 2, rel=0.01)
 
 
 def test_the_papers_regime():
