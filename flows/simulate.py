@@ -90,6 +90,8 @@ def simulate(
         raise UserError(f"--mean={mean:g}: a mean success rate lies between 0 and 1")
     if not noise >= 0.0:
         raise UserError(f"--noise={noise:g}: a standard deviation is not negative")
+    if out is not None:
+        _make_folder(out)
     shape, size = _budget(pool, pool_factor, root_units, continuations, group_size)
     from components.simulation import NoisyPredictor, Population
     from components.simulation import sweep as grid
@@ -119,6 +121,13 @@ def simulate(
     if out is not None:
         stem = write(out, flat, None if sweep is None else (sweep.value, sweep.label, list(points)))
         console.print(f"Written: {stem}.csv, .svg, .png", highlight=False)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out={path}: {error.strerror}") from error
 
 
 def _checked_arms(text: str) -> list[str]:

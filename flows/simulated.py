@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rich.table import Table
 
-from components.errors import UserError
 from components.simulation import Cell
 
 
@@ -77,7 +76,7 @@ def write(out: Path, cells: Sequence[Cell], swept: tuple[str, str, Sequence[str]
     """Writes the cells as CSV and as a picture, SVG and PNG; returns their path without the suffix.
 
     Args:
-        out: Folder, made where it is missing.
+        out: Existing folder.
         cells: For each arm, one cell for each swept point.
         swept: Name and label of what was swept, and its points as they are to be written; None for one point.
 
@@ -89,10 +88,6 @@ def write(out: Path, cells: Sequence[Cell], swept: tuple[str, str, Sequence[str]
     from components.simulation import plots
     from components.storage import atomic_path, write_text
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out={out}: {error.strerror}") from error
     stem = out / ("simulate" if swept is None else f"simulate-{swept[0]}")
     write_text(stem.with_suffix(".csv"), _csv(cells))
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": stem.name}):

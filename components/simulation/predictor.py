@@ -59,6 +59,8 @@ class NoisyPredictor:
         """Mean and concentration of the Beta law with the posterior's two moments, by quadrature and interpolation."""
         x = np.linspace(-_EDGE, _EDGE, 1601)  # logit V; the law of V in logits is smooth where the one of V has poles
         log_prior = -alpha * np.logaddexp(0, -x) - beta * np.logaddexp(0, x)
+        tail = -_EDGE * np.array([alpha, beta]) - np.log(np.array([alpha, beta]) * (x[1] - x[0]))  # exponential ones
+        log_prior[[0, -1]] = np.logaddexp(log_prior[[0, -1]] - np.log(2), tail)
         grid = np.linspace(-_EDGE, _EDGE, 801)
         log_likelihood = (
             -0.5 * ((grid[:, None] - self._sight(x)[None, :]) / self.noise) ** 2 if np.isfinite(self.noise) else 0.0

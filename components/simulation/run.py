@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from components.allocation.base import Allocator, Belief, Seen, Shape
+from components.allocation.unified import TraceUnified
 from components.simulation.expansion import Tally, expand
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
@@ -22,6 +23,7 @@ def simulate(
     predictor: NoisyPredictor,
     rng: np.random.Generator,
     matched_leaves: int = 4,
+    rounds: int = 1,
 ) -> dict[str, float]:
     """Spends one iteration's budget.
 
@@ -33,6 +35,8 @@ def simulate(
         predictor: What the arm is told of them.
         rng: Decides everything drawn.
         matched_leaves: Leaves per prompt at which the effective ratio is compared.
+        rounds: Parts in which each tree's continuations are planned, each knowing the outcomes of those before: a
+            prefix that was flipped gets no more. A run has one. Not for `trace-unified`, whose queue is one round.
 
     Returns:
         Flat names to numbers. Ratios: `effective_ratio` (Eq. 21), `effective_ratio_leaf` (Eq. 20),
@@ -41,7 +45,12 @@ def simulate(
         (the proxy of tokens, a bare rollout being 1), and `squared_gradient`, that of Proposition 3 at equal energy per
         turn: a root group with contrast counts 1, a prefix group with contrast the share of the turns that lie below
         it.
+
+    Raises:
+        ValueError: if an arm with one queue for all is asked for several rounds.
     """
+    if rounds > 1 and isinstance(arm, TraceUnified):
+        raise ValueError(f"rounds={rounds}: trace-unified plans all continuations in one queue")
     rate_P = population.rates(pool, rng)
     belief = predictor.predict(rate_P, np.zeros(pool, dtype=np.int64), population, rng)
     prompt_R, value_RT = _bare_rollouts(arm, shape, rate_P, belief, population, rng)
@@ -54,7 +63,17 @@ def simulate(
         prompts, tree_R = np.unique(prompt_R[start:stop], return_inverse=True)
         part = replace(shape, root_units=shape.root_units * int(stop - start) // len(prompt_R))
         expand(
-            arm, part, belief[prompts], tree_R, value_RT[start:stop], population, predictor, rng, tally, matched_leaves
+            arm,
+            part,
+            belief[prompts],
+            tree_R,
+            value_RT[start:stop],
+            population,
+            predictor,
+            rng,
+            tally,
+            matched_leaves,
+            rounds,
         )
     return {
         "effective_ratio": tally.ratio("mixed", "trees"),
