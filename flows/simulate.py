@@ -208,3 +208,9 @@ def _say(setting: Setting, seeds: int) -> None:
         f"{seeds} seed{'s' * (seeds > 1)}.",
         highlight=False,
     )
+    if setting.pool < setting.batch:
+        console.print(
+            f"[yellow]Warning:[/] the budget pays for {setting.batch:,} flat groups, more than there are prompts: "
+            "what they cannot take stays unspent.",
+            highlight=False,
+        )
