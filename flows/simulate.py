@@ -172,7 +172,7 @@ def _like(name: str, runs_dir: Path, turns: int | None) -> Population:
         raise UserError(f"{run.path} has no finished iteration: there are no success rates to read")
     successes, rollouts, seen_turns = observed(forests)
     population = Population.fitted(successes, rollouts, turns or seen_turns)
-    console.print(f"Fitted to {len(rollouts)} prompts of {len(forests)} iterations of {run.run_id}.", highlight=False)
+    console.print(f"Fitted to {len(rollouts)} prompts of the newest forests of {run.run_id}.", highlight=False)
     if ARMS[run.params.allocation.arm].uses_predictor:
         console.print(
             f"[yellow]Warning:[/] arm {run.params.allocation.arm} chose them by its predictor: the pool holds "

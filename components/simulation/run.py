@@ -12,7 +12,7 @@ from components.simulation.expansion import Tally, expand
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 
-CHUNK = 200_000  # bare rollouts whose anchors are held at once, with their part of the budget: memory stays bounded
+CHUNK = 50_000  # bare rollouts whose anchors are held at once, with their part of the budget: memory stays bounded
 
 
 def simulate(

@@ -163,7 +163,7 @@ def test_prompts_like_those_of_a_run(trace, tmp_path, arm):
     folder = run_folder(tmp_path / "runs" / "seen", arm, outcomes)
     assert json.loads((folder / "manifest.json").read_text()) == {}
     out = trace("--like", "seen", "--arms", "grpo", "--seeds", "1", "--pool", "512")
-    assert "Fitted to 40 prompts of 1 iterations of seen" in out
+    assert "Fitted to 40 prompts of the newest forests of seen" in out
     assert "mean success rate 0.50, 3 turns" in out
     share = float(out.split("mixed in ")[1].split("%")[0])
     assert 5 < share < 15
