@@ -121,7 +121,7 @@ def test_predictor_cannot_tell_hopeless_from_nearly_hopeless():
         assert seen.mean_A == pytest.approx(again.mean_A)
 
 
-# Reference: effective ratio by prompt, as METHOD gives it for this regime (pool four times the batch).
+# Effective ratio by prompt that was reported for this regime: a pool four times the batch, logit error 2 or none.
 REFERENCE = {
     ("grpo", 2.0): 0.25,
     ("pcl", 2.0): 0.61,
