@@ -65,7 +65,9 @@ def simulate(
         float | None, typer.Option(help="Candidate prompts for each flat group that the budget pays for.")
     ] = None,
     root_units: Annotated[int | None, typer.Option("--root-units", "-m", min=2, help="M, bare rollouts.")] = None,
-    continuations: Annotated[int, typer.Option("-n", min=0, help="N, continuations per bare rollout.")] = 2,
+    continuations: Annotated[
+        int, typer.Option("--continuations", "-n", min=0, help="N, continuations per bare rollout.")
+    ] = 2,
     group_size: Annotated[int, typer.Option(min=2, help="G, rollouts per prompt of the flat arms.")] = 8,
     turns: Annotated[int | None, typer.Option(min=1, help="Turns of a rollout; 5, or as in the run.")] = None,
     mixed: Annotated[

@@ -19,6 +19,12 @@ def _shown(cell: Cell, name: str, scale: float = 100.0, digits: int = 1) -> str:
     return f"{mean:,.{digits}f}" + (f" ±{margin:.{digits}f}" if margin == margin else "")
 
 
+def _per_cent(cell: Cell) -> str:
+    """The effective ratio by prompt."""
+    ratio = cell.mean("effective_ratio")
+    return "–" if ratio != ratio else f"{ratio:.0%}"
+
+
 def table(cells: Sequence[Cell], turns: int) -> Table:
     table = Table(
         caption="per cent, ± 95 % interval over seeds; squared gradient: proxy, per 100 units", show_lines=False
@@ -39,7 +45,7 @@ def table(cells: Sequence[Cell], turns: int) -> Table:
             _shown(cell, "squared_gradient"),
             f"{cell.mean('units') * units:,.0f}",
             f"{cell.mean('turns') * units * turns:,.0f}",
-            f"{cell.mean('wasted'):.0%}",
+            _shown(cell, "wasted", digits=0).partition(" ")[0] + "%" * (cell.mean("units") > 0),
             _shown(cell, "flip_rate", digits=0).partition(" ")[0],
         )
     return table
@@ -51,23 +57,21 @@ def swept_table(cells: dict[str, list[Cell]], points: Sequence[str], label: str)
     for point in points:
         table.add_column(point, justify="right", no_wrap=True)
     for name, mine in cells.items():
-        table.add_row(
-            name, *(f"{c.mean('effective_ratio'):.0%} / {100 * c.mean('squared_gradient'):.1f}" for c in mine)
-        )
+        table.add_row(name, *(f"{_per_cent(c)} / {100 * c.mean('squared_gradient'):.1f}" for c in mine))
     return table
 
 
 def conclusion(cells: Sequence[Cell]) -> str:
     """What the table means, in a line."""
     first, best = cells[0], max(cells, key=lambda cell: cell.mean("turns_gradient"))
+    found, reference = best.mean("turns_gradient"), first.mean("turns_gradient")
     if best is first:
         line = f"No other arm finds more contrast per generated turn than {first.arm}."
     else:
-        times = best.mean("turns_gradient") / first.mean("turns_gradient")
+        lead = f"{found / reference:.1f} times the" if reference else "the most"
         line = (
-            f"{best.arm} finds contrast in {best.mean('effective_ratio'):.0%} of its prompts ({first.arm}: "
-            f"{first.mean('effective_ratio'):.0%}) and {times:.1f} times the squared gradient per generated turn, "
-            "the most of these arms."
+            f"{best.arm} finds contrast in {_per_cent(best)} of its prompts ({first.arm}: {_per_cent(first)}) and "
+            f"{lead} squared gradient per generated turn{', the most of these arms' if reference else ''}."
         )
     return f"{line} Contrast is not accuracy: how fast a policy learns from it, only training tells."
 

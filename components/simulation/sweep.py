@@ -28,8 +28,8 @@ class Cell:
     def values(self, name: str) -> np.ndarray:
         """One number of all seeds; `turns_gradient` is the squared gradient per generated turn. float64 (seeds,)."""
         if name == "turns_gradient":
-            ratio: np.ndarray = self.values("squared_gradient") / self.values("turns")
-            return ratio
+            turns = self.values("turns")
+            return np.where(turns > 0, self.values("squared_gradient") / np.maximum(turns, 1e-300), 0.0)
         return np.array([run[name] for run in self.runs])
 
     def mean(self, name: str) -> float:

@@ -156,6 +156,14 @@ def test_planning_needs_neither_torch_nor_servers():
     assert out.stdout.splitlines()[-1] == "0 []"
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("arguments", [["--pool", "8", "--turns", "1"], ["-m", "8", "-n", "0", "--sweep", "shape"]])
+def test_budget_too_small_for_any_contrast_is_no_crash(trace, arguments):
+    out = trace("--seeds", "1", "--mixed", "0.01", *arguments)
+    assert "nan" not in out
+    assert "trace-unified" in out
+
+
 @pytest.mark.parametrize("arm", ["grpo", "trace"])
 def test_prompts_like_those_of_a_run(trace, tmp_path, arm):
     """Half of 40 prompts always succeed and half never do, but for four; rollouts of three turns."""
