@@ -19,13 +19,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from bench.results import record
-from components.allocation import ARMS, Shape
+from components.allocation import Shape
 from components.allocation.base import Anchors, Belief
 from components.allocation.prefixes import plan_prefixes
 from components.allocation.roots import plan_roots
 from components.allocation.roots_dp import plan_roots_dp
 from components.allocation.utilities import root_utility
-from components.simulation import NoisyPredictor, Population, simulate
+from components.simulation import NoisyPredictor, Population, sweep
+from flows.simulate import MAIN_ARMS
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -97,18 +98,25 @@ def prefixes() -> dict[str, float]:
 
 
 def simulation() -> dict[str, float]:
-    """One iteration on a million prompts, and the paper's regime at fifty thousand."""
-    population, predictor = Population.with_mixed_share(0.25), NoisyPredictor(2.0, "posterior")
-
-    def one(arm: str, prompts: int, seen: NoisyPredictor) -> dict[str, float]:
-        return simulate(ARMS[arm], Shape(prompts, 2, 8), prompts, population, seen, np.random.default_rng(0))
-
-    numbers = {"simulate_1e6_s": seconds(partial(one, "trace", 10**6, predictor), repeats=1)}
-    for arm in ("grpo", "pcl", "treepo", "trace-root", "trace-prefix", "trace", "trace-unified"):
-        result = one(arm, 50_000, NoisyPredictor(2.0))
-        key = f"simulate_{arm.replace('-', '_')}"
-        numbers[f"{key}_effective_ratio"] = result["effective_ratio"]
-        numbers[f"{key}_squared_gradient"] = result["squared_gradient"]
+    """The default command at a million prompts (CPU seconds, MB), and every arm in the paper's regime, ten seeds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "flows.cli", "simulate", "--pool", "1000000"]
+    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    numbers = {
+        "simulate_1e6_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "simulate_1e6_mb": after.ru_maxrss / 1024,  # of the largest child so far: this one
+    }
+    population, flat = Population.with_mixed_share(0.23), Shape(4096, 2, 8)  # a pool four times its 1024 groups
+    cells = {arm: (arm, flat, 2.0) for arm in MAIN_ARMS.split(",")}
+    for noise, suffix in ((2.0, ""), (0.0, "-perfect")):
+        cells |= {f"pcl{suffix}": ("pcl", flat, noise), f"roots-only{suffix}": ("trace", Shape(8192, 0, 8), noise)}
+    for name, (arm, shape, noise) in cells.items():
+        (cell,) = sweep([arm], [shape], [4096], [NoisyPredictor(noise)], population, seeds=10)
+        key = f"simulate_{name.replace('-', '_')}"
+        for number in ("effective_ratio", "squared_gradient"):
+            numbers[f"{key}_{number}"] = cell.mean(number)
+        numbers[f"{key}_effective_ratio_margin"] = cell.margin("effective_ratio")
     return numbers
 
 

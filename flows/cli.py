@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from components.errors import UserError
+from flows.simulate import simulate
 
 app = typer.Typer(
     help="TRACE: reinforcement learning of language-model agents that decides where to spend rollouts.",
@@ -137,6 +138,9 @@ def doctor() -> None:
     from flows.doctor import examine
 
     raise typer.Exit(0 if examine(console) else 1)
+
+
+app.command()(simulate)
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.special import gammaln
 
-from components.allocation.base import Allocator, Anchors, Belief, Shape, cost
+from components.allocation.base import CONTINUATION_COST, ROOT_COST, Allocator, Anchors, Belief, Shape
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 
@@ -38,6 +40,7 @@ def expand(
     rng: np.random.Generator,
     tally: Tally,
     matched_leaves: int,
+    rounds: int = 1,
 ) -> None:
     """Plans and samples the continuations of a chunk of trees, and adds what came of them to `tally`.
 
@@ -45,13 +48,18 @@ def expand(
         root_belief: What stage 1 believed of each tree's prompt.
         tree_R: Tree of each bare rollout, from 0 on.
         value_RT: V_0, ..., V_{T-1} and the reward of each bare rollout; float64 (R, T + 1).
+        rounds: Parts in which the continuations are planned, each knowing the outcomes of those before.
     """
     trees, turns = len(root_belief), population.turns
     bare_S = np.bincount(tree_R, minlength=trees)
     passed_S = np.bincount(tree_R, weights=value_RT[:, -1], minlength=trees).astype(np.int64)
     anchors, value_A = _anchors(root_belief, tree_R, value_RT, bare_S, passed_S, population, predictor, rng)
-    counts_A = arm.plan_continuations(anchors, bare_S, shape, rng)
-    success_A = rng.binomial(counts_A, value_A)
+    counts_A, success_A, seen = np.zeros(len(anchors), dtype=np.int64), np.zeros(len(anchors), dtype=np.int64), anchors
+    for size in np.diff(np.arange(rounds + 1) * shape.continuations // rounds).tolist():
+        more_A = arm.plan_continuations(seen, bare_S, replace(shape, continuations=size), rng)
+        won_A = rng.binomial(more_A, value_A)
+        counts_A, success_A = counts_A + more_A, success_A + won_A
+        seen = replace(seen, successes_A=seen.successes_A + won_A, failures_A=seen.failures_A + more_A - won_A)
 
     tree_A, is_prefix_A = anchors.tree_A, anchors.is_prefix_A
     leaves_S = bare_S + np.bincount(tree_A, weights=counts_A, minlength=trees).astype(np.int64)
@@ -60,6 +68,8 @@ def expand(
     flips_A = np.where(anchors.successes_A > 0, counts_A - success_A, success_A) * is_prefix_A
     root_leaves_S, root_passed_S = bare_S + counts_A[:trees], passed_S + success_A[:trees]  # roots come first
     root_mixed_S = (root_passed_S > 0) & (root_passed_S < root_leaves_S)
+    price_A = np.where(is_prefix_A, CONTINUATION_COST, ROOT_COST)
+    units_S = bare_S + np.bincount(tree_A, weights=price_A * counts_A, minlength=trees)
     left_A = (turns - anchors.turn_A) / turns  # share of the turns below the anchor
     matchable_S = leaves_S >= matched_leaves
     tally.add(
@@ -71,7 +81,8 @@ def expand(
         matched=_chance_of_contrast(all_passed_S[matchable_S], leaves_S[matchable_S], matched_leaves).sum(),
         continuations=counts_A[is_prefix_A].sum(),
         flips=flips_A.sum(),
-        units=bare_S.sum() + cost(anchors, counts_A),
+        units=units_S.sum(),
+        wasted=units_S[~mixed_S].sum(),
         turns=turns * (bare_S.sum() + left_A @ counts_A),
         energy=root_mixed_S.sum() + left_A @ (flips_A > 0),
     )

@@ -5,7 +5,8 @@ The chance of success V_t along a rollout is a martingale that ends in 0 or 1. H
     V_{t+1} | V_t ~ Beta(c V_t, c (1 - V_t)),   c = T - t - 1,
 
 so that every turn resolves the same share of the quadratic variation V_0 (1 - V_0) (Proposition 2), and the last turn
-is the Bernoulli draw of the reward. V_0 has a symmetric U-shaped law Beta(a, a).
+is the Bernoulli draw of the reward. V_0 has a Beta law; with a concentration well below 2 it is U-shaped, and most of
+its prompts are as good as dead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize
+from scipy.special import betaln, expit
+
+from components.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -21,21 +25,66 @@ class Population:
     """A law of prompts.
 
     Attributes:
-        shape: a of the Beta(a, a) law of success rates; below 1 it is U-shaped.
+        concentration: alpha + beta of the Beta law of success rates.
+        mean: Its mean, the policy's accuracy.
         turns: T, turns of every rollout.
     """
 
-    shape: float
+    concentration: float
+    mean: float = 0.5
     turns: int = 5
 
     @classmethod
-    def with_mixed_share(cls, mixed: float, group_size: int = 8, turns: int = 5) -> Population:
-        """The population on which flat groups hold both outcomes in a share `mixed` of prompts."""
-        return cls(float(brentq(lambda a: _mixed_share(a, group_size) - mixed, 1e-4, 1e3)), turns)
+    def with_mixed_share(cls, mixed: float, group_size: int = 8, mean: float = 0.5, turns: int = 5) -> Population:
+        """The population on which flat groups hold both outcomes in a share `mixed` of prompts.
+
+        Raises:
+            UserError: if no law with this mean has that share.
+        """
+        most = 1.0 - mean**group_size - (1.0 - mean) ** group_size
+        if not 0.001 < mixed < 0.999 * most:
+            raise UserError(
+                f"mixed={mixed:g}: groups of {group_size} at a mean success rate of {mean:g} are mixed in a share "
+                f"between 0 and {most:.3f}"
+            )
+        log_c = brentq(lambda x: _mixed_share(np.exp(x), mean, group_size) - mixed, np.log(1e-5), np.log(1e6))
+        return cls(float(np.exp(log_c)), mean, turns)
+
+    @classmethod
+    def fitted(cls, successes_P: np.ndarray, rollouts_P: np.ndarray, turns: int = 5) -> Population:
+        """The most likely population behind the outcomes of some of its prompts (a beta-binomial law).
+
+        Raises:
+            UserError: if no outcome or only one kind of outcome was seen, which fits no law.
+        """
+        if not 0 < successes_P.sum() < rollouts_P.sum():
+            raise UserError(
+                f"{successes_P.sum():.0f} of {rollouts_P.sum():.0f} rollouts succeeded: no law can be fitted"
+            )
+
+        def surprise(x: np.ndarray) -> float:
+            mean, c = expit(x[0]), np.exp(x[1])
+            a, b = mean * c, (1.0 - mean) * c
+            return float((betaln(a, b) - betaln(a + successes_P, b + rollouts_P - successes_P)).sum())
+
+        share = successes_P.sum() / rollouts_P.sum()
+        start = [np.log(share / (1.0 - share)), 0.0]
+        best = minimize(surprise, start, method="Nelder-Mead", bounds=[(-9.0, 9.0), (-7.0, 7.0)])
+        return cls(float(np.exp(best.x[1])), float(expit(best.x[0])), turns)
+
+    def mixed_share(self, group_size: int = 8) -> float:
+        """Share of the prompts on which a flat group is expected to hold both outcomes."""
+        return _mixed_share(self.concentration, self.mean, group_size)
+
+    def at_turn(self, turn: int) -> tuple[float, float]:
+        """alpha and beta of the Beta law with the mean and the contrast of V_turn, 1 - t/T of that of V_0."""
+        part = (1.0 - turn / self.turns) * self.concentration / (1.0 + self.concentration)
+        c = part / (1.0 - part)
+        return self.mean * c, (1.0 - self.mean) * c
 
     def rates(self, prompts: int, rng: np.random.Generator) -> np.ndarray:
         """Success rates V_0; float64 (P,)."""
-        return rng.beta(self.shape, self.shape, prompts)
+        return rng.beta(self.mean * self.concentration, (1.0 - self.mean) * self.concentration, prompts)
 
     def rollouts(self, rate_R: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """V_0, ..., V_{T-1} and the reward of rollouts that start at the given rates; float64 (R, T + 1)."""
@@ -54,6 +103,7 @@ class Population:
         return value_RT
 
 
-def _mixed_share(shape: float, group_size: int) -> float:
+def _mixed_share(concentration: float, mean: float, group_size: int) -> float:
     i = np.arange(group_size)
-    return 1.0 - 2.0 * float(np.prod((shape + i) / (2 * shape + i)))
+    alike = [np.prod((v * concentration + i) / (concentration + i)) for v in (mean, 1.0 - mean)]
+    return 1.0 - float(sum(alike))

@@ -1,7 +1,9 @@
 """A predictor of set quality: it sees logit V through Gaussian noise.
 
-`plug-in` takes what it sees for V. `posterior` knows the law of V and the size of its error, and answers with the Beta
-law that has the posterior's mean and variance: the difference between the two is what calibration is worth.
+Its sight ends at `floor`: rates nearer to 0 or 1 look alike, as they do to whoever learnt from a few hundred rollouts
+of each kind, so that noise makes some hopeless prompts look fair. `plug-in` takes what it sees for V. `posterior` knows
+the law of V and the size of its error, and answers with the Beta law that has the posterior's mean and variance: the
+difference between the two is what calibration is worth.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import betaln, expit, logit
+from scipy.special import expit, logit
 
 from components.allocation.base import Belief
 from components.simulation.population import Population
@@ -23,10 +25,12 @@ class NoisyPredictor:
     """Attributes:
     noise: Standard deviation of the error in logits; 0 sees V itself, inf nothing.
     belief: What is made of it.
+    floor: Rates nearer to 0 or 1 than this are seen as this, before the noise.
     """
 
     noise: float
     belief: Literal["plug-in", "posterior"] = "plug-in"
+    floor: float = 0.002
 
     def predict(
         self, value_A: np.ndarray, turn_A: np.ndarray, population: Population, rng: np.random.Generator
@@ -37,21 +41,30 @@ class NoisyPredictor:
         if np.isinf(self.noise):
             seen = np.zeros(len(value_A))
         else:
-            seen = np.clip(logit(value_A), -_EDGE, _EDGE) + self.noise * rng.standard_normal(len(value_A))
+            seen = self._sight(logit(value_A)) + self.noise * rng.standard_normal(len(value_A))
         if self.belief == "plug-in":
             return Belief.point(expit(seen))
         mean_A, concentration_A = np.empty(len(seen)), np.empty(len(seen))
         for turn in np.unique(turn_A):
             rows = turn_A == turn
-            mean_A[rows], concentration_A[rows] = self._posterior(seen[rows], _prior(population, int(turn)))
+            mean_A[rows], concentration_A[rows] = self._posterior(seen[rows], *population.at_turn(int(turn)))
         return Belief(mean_A, concentration_A)
 
-    def _posterior(self, seen: np.ndarray, shape: float) -> tuple[np.ndarray, np.ndarray]:
+    def _sight(self, logit_A: np.ndarray) -> np.ndarray:
+        edge = float(logit(1.0 - self.floor))
+        seen: np.ndarray = np.clip(logit_A, -edge, edge)
+        return seen
+
+    def _posterior(self, seen: np.ndarray, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and concentration of the Beta law with the posterior's two moments, by quadrature and interpolation."""
         x = np.linspace(-_EDGE, _EDGE, 1601)  # logit V; the law of V in logits is smooth where the one of V has poles
-        log_prior = shape * (-np.logaddexp(0, -x) - np.logaddexp(0, x)) - betaln(shape, shape)
+        log_prior = -alpha * np.logaddexp(0, -x) - beta * np.logaddexp(0, x)
+        tail = -_EDGE * np.array([alpha, beta]) - np.log(np.array([alpha, beta]) * (x[1] - x[0]))  # exponential ones
+        log_prior[[0, -1]] = np.logaddexp(log_prior[[0, -1]] - np.log(2), tail)
         grid = np.linspace(-_EDGE, _EDGE, 801)
-        log_likelihood = -0.5 * ((grid[:, None] - x[None, :]) / self.noise) ** 2 if np.isfinite(self.noise) else 0.0
+        log_likelihood = (
+            -0.5 * ((grid[:, None] - self._sight(x)[None, :]) / self.noise) ** 2 if np.isfinite(self.noise) else 0.0
+        )
         weight = log_prior[None, :] + log_likelihood + np.zeros((len(grid), 1))
         weight = np.exp(weight - weight.max(axis=1, keepdims=True))
         weight /= weight.sum(axis=1, keepdims=True)
@@ -61,10 +74,3 @@ class NoisyPredictor:
         ratio = np.clip(contrast / np.maximum(mean * (1 - mean), 1e-300), 1e-9, 1 - 1e-9)
         at = np.clip(seen, -_EDGE, _EDGE)
         return np.interp(at, grid, np.clip(mean, 0.0, 1.0)), np.exp(np.interp(at, grid, np.log(ratio / (1 - ratio))))
-
-
-def _prior(population: Population, turn: int) -> float:
-    """Shape of the symmetric Beta law with the contrast of V_t, a / (2 (2a + 1)) = (1 - t/T) of that of V_0."""
-    a = population.shape
-    contrast = a / (2 * (2 * a + 1)) * (1 - turn / population.turns)
-    return 2 * contrast / (1 - 4 * contrast)

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from components.allocation.base import Allocator, Belief, Seen, Shape
+from components.allocation.unified import TraceUnified
 from components.simulation.expansion import Tally, expand
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 
-CHUNK = 200_000  # bare rollouts whose anchors are held at once, with their part of the budget: memory stays bounded
+CHUNK = 50_000  # bare rollouts whose anchors are held at once, with their part of the budget: memory stays bounded
 
 
 def simulate(
@@ -22,6 +23,7 @@ def simulate(
     predictor: NoisyPredictor,
     rng: np.random.Generator,
     matched_leaves: int = 4,
+    rounds: int = 1,
 ) -> dict[str, float]:
     """Spends one iteration's budget.
 
@@ -33,14 +35,22 @@ def simulate(
         predictor: What the arm is told of them.
         rng: Decides everything drawn.
         matched_leaves: Leaves per prompt at which the effective ratio is compared.
+        rounds: Parts in which each tree's continuations are planned, each knowing the outcomes of those before: a
+            prefix that was flipped gets no more. A run has one. Not for `trace-unified`, whose queue is one round.
 
     Returns:
         Flat names to numbers. Ratios: `effective_ratio` (Eq. 21), `effective_ratio_leaf` (Eq. 20),
-        `effective_ratio_matched`, `flip_rate`. Per unit of the budget: `active_prompts`, `mixed_prompts`, `leaves`,
-        `units` spent, `turns` generated (the proxy of tokens, a bare rollout being 1), and `squared_gradient`, that of
-        Proposition 3 at equal energy per turn: a root group with contrast counts 1, a prefix group with contrast the
-        share of the turns that lie below it.
+        `effective_ratio_matched`, `flip_rate`, `wasted` (the share of the units spent that went into trees without
+        contrast). Per unit of the budget: `active_prompts`, `mixed_prompts`, `leaves`, `units` spent, `turns` generated
+        (the proxy of tokens, a bare rollout being 1), and `squared_gradient`, that of Proposition 3 at equal energy per
+        turn: a root group with contrast counts 1, a prefix group with contrast the share of the turns that lie below
+        it.
+
+    Raises:
+        ValueError: if an arm with one queue for all is asked for several rounds.
     """
+    if rounds > 1 and isinstance(arm, TraceUnified):
+        raise ValueError(f"rounds={rounds}: trace-unified plans all continuations in one queue")
     rate_P = population.rates(pool, rng)
     belief = predictor.predict(rate_P, np.zeros(pool, dtype=np.int64), population, rng)
     prompt_R, value_RT = _bare_rollouts(arm, shape, rate_P, belief, population, rng)
@@ -53,13 +63,24 @@ def simulate(
         prompts, tree_R = np.unique(prompt_R[start:stop], return_inverse=True)
         part = replace(shape, root_units=shape.root_units * int(stop - start) // len(prompt_R))
         expand(
-            arm, part, belief[prompts], tree_R, value_RT[start:stop], population, predictor, rng, tally, matched_leaves
+            arm,
+            part,
+            belief[prompts],
+            tree_R,
+            value_RT[start:stop],
+            population,
+            predictor,
+            rng,
+            tally,
+            matched_leaves,
+            rounds,
         )
     return {
         "effective_ratio": tally.ratio("mixed", "trees"),
         "effective_ratio_leaf": tally.ratio("mixed_leaves", "leaves"),
         "effective_ratio_matched": tally.ratio("matched", "matchable"),
         "flip_rate": tally.ratio("flips", "continuations"),
+        "wasted": tally.ratio("wasted", "units"),
         "active_prompts": tally["trees"] / shape.units,
         "mixed_prompts": tally["mixed"] / shape.units,
         "leaves": tally["leaves"] / shape.units,

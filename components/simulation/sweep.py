@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from scipy.special import stdtrit
 
 from components.allocation import ARMS, Shape
 from components.simulation.population import Population
@@ -16,13 +17,33 @@ from components.simulation.run import simulate
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid, and what came of it (the means over seeds of `simulate`'s numbers)."""
+    """One point of the grid, and what came of it: the numbers of `simulate`, one dict for each seed."""
 
     arm: str
     shape: Shape
     pool: int
     predictor: NoisyPredictor
-    numbers: dict[str, float]
+    runs: list[dict[str, float]]
+
+    def values(self, name: str) -> np.ndarray:
+        """One number of all seeds; `turns_gradient` is the squared gradient per generated turn. float64 (seeds,)."""
+        if name == "turns_gradient":
+            turns = self.values("turns")
+            return np.where(turns > 0, self.values("squared_gradient") / np.maximum(turns, 1e-300), 0.0)
+        return np.array([run[name] for run in self.runs])
+
+    def mean(self, name: str) -> float:
+        return float(self.values(name).mean())
+
+    def margin(self, name: str) -> float:
+        """Half the width of the 95 % interval of the mean over seeds (Student's t); NaN with one seed."""
+        return margin(self.values(name))
+
+
+def margin(values: np.ndarray) -> float:
+    """Half the width of the 95 % interval of a mean (Student's t); NaN for a single value."""
+    seeds = len(values)
+    return float(stdtrit(seeds - 1, 0.975) * values.std(ddof=1) / np.sqrt(seeds)) if seeds > 1 else float("nan")
 
 
 def sweep(
@@ -39,12 +60,16 @@ def sweep(
     Raises:
         KeyError: if an arm is not registered.
     """
-    cells = []
-    for arm, shape, pool, predictor in product(arms, shapes, pools, predictors):
-        runs = [
-            simulate(ARMS[arm], shape, pool, population, predictor, np.random.default_rng([seed, index]))
-            for index in range(seeds)
-        ]
-        numbers = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
-        cells.append(Cell(arm, shape, pool, predictor, numbers))
-    return cells
+    return [
+        Cell(
+            arm,
+            shape,
+            pool,
+            predictor,
+            [
+                simulate(ARMS[arm], shape, pool, population, predictor, np.random.default_rng([seed, index]))
+                for index in range(seeds)
+            ],
+        )
+        for arm, shape, pool, predictor in product(arms, shapes, pools, predictors)
+    ]

@@ -1,0 +1,23 @@
+"""docs/cases.md names tests that exist, for every case."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "cases.md").read_text()
+FIRST = [f"C{k:02d}" for k in (1, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 18)]
+SECOND = [f"C{k}" for k in (19, 20, 21, 23, 24, 25, 26, 27, 28, 29, 30)]
+
+
+def test_every_case_has_a_line_with_a_test():
+    lines = re.findall(r"^\| (C\d\d) \|.*\| `tests/", PAGE, re.M)
+    assert lines == FIRST + SECOND
+
+
+def test_every_test_named_exists():
+    named = re.findall(r"`(tests/\S+?)::(\w+)`", PAGE)
+    assert len(named) > 30
+    missing = [f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()]
+    assert missing == []
