@@ -51,6 +51,13 @@ def read_calls(text: str, parameters: Mapping[str, Sequence[str]]) -> tuple[Call
     return tuple(Call(_plain(call.name), _plain(call.arguments)) for call in calls)
 
 
+def hermes(calls: Sequence[Call]) -> str:
+    """The calls as a turn's text in the Hermes form."""
+    return "\n".join(
+        f"<tool_call>\n{json.dumps({'name': c.name, 'arguments': c.arguments})}\n</tool_call>" for c in calls
+    )
+
+
 def write_turns(turns: Turns) -> str:
     """JSON text of all calls of a rollout."""
     return json.dumps(

@@ -102,8 +102,7 @@ class Functions:
 
     def _show(self, calls: Sequence[Call], results: Sequence[str]) -> str:
         text = "\n".join(
-            result if len(calls) == 1 else f"{call.name}: {result}"
-            for call, result in zip(calls, results, strict=True)
+            result if len(calls) == 1 else f"{call.name}: {result}" for call, result in zip(calls, results, strict=True)
         )
         if (left_out := len(text) - self.max_observation) <= 0:
             return text

@@ -19,6 +19,7 @@ from typing import Any
 
 from components.environments import bfcl
 from components.environments.base import Prompt
+from components.environments.bfcl_gold import gold_calls
 from components.environments.calls import Turns, read_turns
 from components.environments.functions import offered, run_calls
 from components.environments.parsing import Call
@@ -50,12 +51,12 @@ def same_effect(task: Mapping[str, Any], turns: Turns, gold: Turns) -> bool:
         ValueError: if the ground truth has not one list of calls for every turn of the user.
     """
     if len(gold) != len(task["turns"]):
-        raise ValueError(f"{task['source_id']}: {len(gold)} turns in the ground truth, {len(task['turns'])} in the task")
+        raise ValueError(f"{task['source_id']}: the ground truth has {len(gold)} turns, the task {len(task['turns'])}")
     if len(turns) != len(gold):
         return False
     checker = bfcl.multi_turn_checker()
-    ours = theirs = bfcl.load_apis(task["classes"], task["config"], task["long_context"])
-    seen: list[str] = []
+    ours: Mapping[str, Any] = bfcl.load_apis(task["classes"], task["config"], task["long_context"])
+    theirs, seen = ours, list[str]()
     for number, (steps, gold_steps) in enumerate(zip(turns, gold, strict=True)):
         known = [function["name"] for function in offered(task, number)]
         for step in steps:
@@ -76,7 +77,7 @@ def _same_calls(prompt: Prompt, calls: Sequence[Call]) -> bool:
     try:
         return _check(prompt, calls, possible)
     except Exception:  # either the row is at fault, or what the policy wrote has a shape that the checker cannot take
-        if not _check(prompt, gold_calls(possible), possible):
+        if not _check(prompt, gold_calls(prompt.metadata["functions"], possible), possible):
             raise
         return False
 
@@ -88,26 +89,3 @@ def _check(prompt: Prompt, calls: Sequence[Call], possible: Any) -> bool:
         task["functions"], written, possible, checker.Language.PYTHON, task["category"], bfcl.MODEL
     )
     return bool(verdict["valid"])
-
-
-def gold_calls(possible: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Call]:
-    """The first possible value of every argument, left out where that is the empty text, which stands for no value."""
-
-    def first(values: Sequence[Any]) -> Any:  # a field of an object has possible values in turn, one level deep
-        match values[0]:
-            case dict() as value:
-                return _chosen(value)
-            case list() as items:
-                return [_chosen(item) if isinstance(item, dict) else item for item in items]
-            case value:
-                return value
-
-    return [
-        Call(name, {key: first(values) for key, values in arguments.items() if values and values[0] != ""})
-        for answer in possible
-        for name, arguments in answer.items()
-    ]
-
-
-def _chosen(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: values[0] for key, values in fields.items() if values and values[0] != ""}
