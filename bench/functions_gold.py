@@ -10,13 +10,12 @@ Run from the repository: OMP_NUM_THREADS=1 python -m bench.functions_gold
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
 from bench.results import record
-from components.datasets.functions import CATEGORIES, load_bfcl
+from components.datasets.functions import CATEGORIES, MULTI_TURN, load_bfcl
 from components.environments import bfcl
 from components.environments.base import Prompt
 from components.environments.bfcl_gold import gold_turns, play
@@ -97,35 +96,44 @@ def reference_verdict(prompt: Prompt, turns: Turns) -> bool:
             delattr(utils, name)
 
 
+def variants(prompt: Prompt) -> Iterator[tuple[str, Turns]]:
+    """The gold path and the corrupted ones; where no call is asked for, or any call, the opposite is the corrupted."""
+    silent, calling = [[]], [[[Call("any", {})]]]
+    match prompt.metadata["category"]:
+        case "live_relevance":
+            yield from (("gold", calling), ("changed", silent))
+        case "irrelevance" | "live_irrelevance":
+            yield from (("gold", silent), ("changed", calling))
+        case _:
+            yield "gold", gold_turns(prompt)
+            yield from corrupt(gold_turns(prompt))
+
+
 def main() -> None:
-    verifier, numbers, agree, judged = FunctionCalls(), {}, 0, 0
+    verifier, agreed = FunctionCalls(), list[bool]()
+    right: dict[str, list[bool]] = {}
     for category in CATEGORIES:
-        prompts, passed, exceptions = load_bfcl([category]), {"gold": 0, "dropped": 0, "changed": 0}, []
-        counts = dict.fromkeys(passed, 0)
-        for prompt in prompts:
-            if category.endswith("relevance"):
-                silent, calling = [[]], [[[Call("any", {})]]]
-                variants: list[tuple[str, Turns]] = [("gold", silent), ("changed", calling)]
-                if category == "live_relevance":
-                    variants = [("gold", calling), ("changed", silent)]
-            else:
-                gold = gold_turns(prompt)
-                variants = [("gold", gold), *corrupt(gold)]
-            for kind, turns in variants:
+        group = "multi_turn" if category in MULTI_TURN else "single_turn"
+        counts: dict[str, list[bool]] = {}
+        for prompt in load_bfcl([category]):
+            for kind, turns in variants(prompt):
                 score = verifier.score(prompt, answer_of(prompt, turns))
-                counts[kind] += 1
+                as_wanted = score == float(kind == "gold")
+                counts.setdefault(kind, []).append(as_wanted)
+                right.setdefault(f"functions_{group}_{kind}_right", []).append(as_wanted)
                 if prompt.metadata["classes"]:
-                    judged += 1
-                    agree += reference_verdict(prompt, turns) == bool(score)
-                if score == float(kind == "gold"):
-                    passed[kind] += 1
-                else:
-                    exceptions.append((prompt.metadata["source_id"], kind))
-        for kind, count in counts.items():
-            if count:
-                numbers[f"functions_{category}_{kind}_right"] = passed[kind] / count
-        print(json.dumps({category: counts, "otherwise": exceptions}))
-    record({**numbers, "functions_agreement_with_package": agree / judged})
+                    agreed.append(reference_verdict(prompt, turns) == bool(score))
+                if not as_wanted:
+                    print(f"  {prompt.metadata['source_id']}: {kind} scores {score:g}: {difference(prompt, turns)}")
+        print(category, {kind: f"{sum(values)} of {len(values)}" for kind, values in counts.items()})
+    shares = {name: sum(values) / len(values) for name, values in right.items()}
+    record({**shares, "functions_agreement_with_package": sum(agreed) / len(agreed)})
+
+
+def difference(prompt: Prompt, turns: Turns) -> str:
+    """The calls that the gold path has not."""
+    gold = [call for steps in gold_turns(prompt) for step in steps for call in step]
+    return str([(c.name, c.arguments) for steps in turns for step in steps for c in step if c not in gold])[:200]
 
 
 if __name__ == "__main__":
