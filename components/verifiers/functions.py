@@ -19,7 +19,6 @@ from typing import Any
 
 from components.environments import bfcl
 from components.environments.base import Prompt
-from components.environments.bfcl_gold import gold_calls
 from components.environments.calls import Turns, read_turns
 from components.environments.functions import offered, run_calls
 from components.environments.parsing import Call
@@ -73,18 +72,9 @@ def same_effect(task: Mapping[str, Any], turns: Turns, gold: Turns) -> bool:
 
 
 def _same_calls(prompt: Prompt, calls: Sequence[Call]) -> bool:
-    possible = json.loads(prompt.answer)
-    try:
-        return _check(prompt, calls, possible)
-    except Exception:  # either the row is at fault, or what the policy wrote has a shape that the checker cannot take
-        if not _check(prompt, gold_calls(prompt.metadata["functions"], possible), possible):
-            raise
-        return False
-
-
-def _check(prompt: Prompt, calls: Sequence[Call], possible: Any) -> bool:
     checker, task = bfcl.ast_checker(), prompt.metadata
     written = [{call.name: call.arguments} for call in calls]
+    possible = json.loads(prompt.answer)
     verdict = checker.ast_checker(
         task["functions"], written, possible, checker.Language.PYTHON, task["category"], bfcl.MODEL
     )
