@@ -41,11 +41,13 @@ def load_bfcl(categories: Sequence[str] = MULTI_TURN) -> list[Prompt]:
             raise UserError(f"category '{category}' is not known; choose one of {', '.join(CATEGORIES)}")
         file = f"BFCL_v4_{category}.json"
         rows = bfcl.read_data(file)
-        truths = [] if category.endswith("relevance") else bfcl.read_data(f"possible_answer/{file}")
-        answers = {row["id"]: row["ground_truth"] for row in truths}
+        judged_by_count = category.endswith("relevance")  # also "irrelevance": there is no ground truth
+        answers = {}
+        if not judged_by_count:
+            answers = {row["id"]: row.get("ground_truth") for row in bfcl.read_data(f"possible_answer/{file}")}
         for number, row in enumerate(rows):
             try:
-                prompt = _prompt(category, row, answers.get(row["id"], []) if not truths else answers[row["id"]])
+                prompt = _prompt(category, row, [] if judged_by_count else answers[row["id"]])
             except (KeyError, TypeError, ValueError) as error:
                 raise UserError(f"{file}, row {number}: {type(error).__name__}: {error}") from error
             prompts.setdefault(prompt.prompt_id, prompt)
