@@ -22,6 +22,7 @@ SINGLE_TURN = (
     "live_parallel", "live_parallel_multiple", "live_irrelevance", "live_relevance",
 )  # fmt: skip
 CATEGORIES = (*MULTI_TURN, *SINGLE_TURN)
+SCENARIOS = 200  # of every multi-turn category, numbered from 0
 
 
 def load_bfcl(categories: Sequence[str] = MULTI_TURN) -> list[Prompt]:
@@ -55,24 +56,26 @@ def load_bfcl(categories: Sequence[str] = MULTI_TURN) -> list[Prompt]:
 
 
 def split_bfcl(prompts: Sequence[Prompt], test_share: float = 0.2) -> dict[str, list[Prompt]]:
-    """Train and test prompts, by default 80 to 20 in each category, by the ids alone.
+    """Train and test prompts, by default 80 to 20, each by its own content, whatever else is in the list.
 
-    The multi-turn categories are four versions of the same scenarios: all versions of one fall on the same side.
+    The multi-turn categories are four versions of the same scenarios: all versions of one fall on the same side, and
+    the shares are exact. Among single-turn prompts those of the same question do, and the shares are close.
     """
+    ranked = sorted((str(number) for number in range(SCENARIOS)), key=_fraction)
+    scenarios = set(ranked[: round(test_share * SCENARIOS)])
     split: dict[str, list[Prompt]] = {"train": [], "test": []}
-    for category in dict.fromkeys(p.metadata["category"] for p in prompts):
-        members = [p for p in prompts if p.metadata["category"] == category]
-        ranked = sorted(members, key=lambda p: hashlib.sha256(_scenario(p).encode()).hexdigest())
-        chosen = {p.prompt_id for p in ranked[: round(test_share * len(ranked))]}
-        for prompt in members:
-            split["test" if prompt.prompt_id in chosen else "train"].append(prompt)
+    for prompt in prompts:
+        if prompt.metadata["classes"]:
+            held_out = prompt.metadata["source_id"].rpartition("_")[2] in scenarios
+        else:
+            held_out = _fraction(prompt.question) < test_share
+        split["test" if held_out else "train"].append(prompt)
     return split
 
 
-def _scenario(prompt: Prompt) -> str:
-    if prompt.metadata["classes"]:
-        return str(prompt.metadata["source_id"]).rpartition("_")[2]
-    return prompt.prompt_id
+def _fraction(text: str) -> float:
+    """A number in [0, 1), drawn by the text's hash."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
 def _prompt(category: str, row: Mapping[str, Any], truth: Any) -> Prompt:

@@ -10,8 +10,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from decimal import localcontext
 from functools import cache
@@ -75,9 +74,10 @@ def execute(api: Any, call: Call) -> str:
     Raises:
         TooLarge: if the object is of no use any more. What else goes wrong is told in the result.
     """
+    mpmath = importlib.import_module("mpmath")  # outside the try: what is not installed is not the policy's fault
     try:
         _refuse_costly(call)
-        with _own_precision():
+        with localcontext(), mpmath.workdps(mpmath.mp.dps):  # some functions set the precision of the whole process
             result = getattr(api, call.name)(**deepcopy(call.arguments))  # the object may keep what it is given
         text = _text(result)
     except Exception as error:  # whatever a function raises at what the policy wrote is the policy's to see
@@ -157,14 +157,6 @@ def _text(result: Any) -> str:
         except (TypeError, ValueError):
             return str(result)
     return str(result)
-
-
-@contextmanager
-def _own_precision() -> Iterator[None]:
-    """The mathematical functions set the precision of decimal and mpmath for the whole process: it is set back."""
-    mpmath = importlib.import_module("mpmath")
-    with localcontext(), mpmath.workdps(mpmath.mp.dps):
-        yield
 
 
 def _refuse_costly(call: Call) -> None:

@@ -26,7 +26,7 @@ MAX_DEPTH = 32  # of nested arguments
 
 Turns = Sequence[Sequence[Sequence[Call]]]  # user's turn, step of the policy in it, call
 
-_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
+_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
 
 
 def read_calls(text: str, parameters: Mapping[str, Sequence[str]]) -> tuple[Call, ...]:

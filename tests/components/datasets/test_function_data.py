@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
-from components.datasets.functions import CATEGORIES, MULTI_TURN, load_bfcl, split_bfcl
+from components.datasets.functions import CATEGORIES, MULTI_TURN, SINGLE_TURN, load_bfcl, split_bfcl
 from components.datasets.store import load_prompts, prompts_to_table
 from components.environments import bfcl
 from components.errors import UserError
@@ -38,8 +38,15 @@ def test_split_is_80_to_20_in_every_category_and_keeps_versions_of_a_scenario_to
         assert [sum(p.metadata["category"] == category for p in split[s]) for s in ("train", "test")] == [160, 40]
     scenarios = {s: {p.metadata["source_id"].rpartition("_")[2] for p in split[s]} for s in split}
     assert not scenarios["train"] & scenarios["test"]
-    again = split_bfcl(list(reversed(prompts)))
-    assert {p.prompt_id for p in again["test"]} == {p.prompt_id for p in split["test"]}
+    alone = split_bfcl([p for p in reversed(prompts) if p.metadata["category"] == MULTI_TURN[2]])
+    assert {p.prompt_id for p in alone["test"]} <= {p.prompt_id for p in split["test"]}
+
+
+def test_single_turn_prompts_of_one_question_fall_on_the_same_side():
+    prompts = load_bfcl(SINGLE_TURN)
+    split = split_bfcl(prompts)
+    assert not {p.question for p in split["train"]} & {p.question for p in split["test"]}
+    assert 0.18 < len(split["test"]) / len(prompts) < 0.22
 
 
 def test_faults_name_the_category_the_file_and_the_row(monkeypatch):

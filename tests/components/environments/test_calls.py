@@ -28,6 +28,7 @@ def tool_call(arguments: str, name: str = "cd") -> str:
         (tool_call('{"folder": "a"}') + "\n" + tool_call("{}"), [Call("cd", {"folder": "a"}), Call("cd", {})]),
         ('Thought\nAction: cd\nAction Input: {"folder": "é木"}', [Call("cd", {"folder": "é木"})]),
         ("[1] is a footnote, f(x) a function.", []),
+        ("[Note (1)] It is done.", []),
         ("All done (see above).", []),
         ("", []),
     ],
@@ -101,4 +102,16 @@ def test_hostile_texts_are_malformed_at_once(text):
     start = time.process_time()
     with pytest.raises(MalformedCall):
         read_calls(text, PARAMETERS)
+    assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Action: a\n" * 6_000, "Action:" + " " * 60_000, "Action: a" + "\n" * 60_000, "Action: " + "a" * 60_000,
+     "</think>" * 8_000, "Final Answer:" * 5_000, "[" * 60_000, "<" * 60_000],
+    ids=["actions", "blanks", "lines", "name", "thoughts", "answers", "brackets", "angles"],
+)  # fmt: skip
+def test_hostile_texts_without_a_call_are_answers_at_once(text):
+    start = time.process_time()
+    assert read_calls(text, PARAMETERS) == ()
     assert time.process_time() - start < 1.0
