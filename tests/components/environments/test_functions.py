@@ -52,12 +52,14 @@ def act(state: State, *calls: Call):
     return Functions().step(state, hermes(calls))
 
 
-def test_all_multi_turn_ground_truths_score_1_and_0_without_their_last_call(multi_turn):
+def test_all_multi_turn_ground_truths_score_1_and_a_quarter_0_without_their_last_call(multi_turn):
     verifier = FunctionCalls()
     assert len(multi_turn) == 800
-    for prompt in multi_turn:
+    for number, prompt in enumerate(multi_turn):
         gold = gold_turns(prompt)
         assert verifier.score(prompt, answer_of(prompt, gold)) == 1.0, prompt.metadata["source_id"]
+        if number % 4:
+            continue  # bench/functions_gold.py corrupts them all
         kind, dropped = next(corrupt(gold))
         assert kind == "dropped"
         assert verifier.score(prompt, answer_of(prompt, dropped)) == 0.0, prompt.metadata["source_id"]
