@@ -7,8 +7,6 @@ successes among n rollouts, so a label counts as much as its rollouts.
 
 from __future__ import annotations
 
-from math import sqrt
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -27,18 +25,25 @@ class BetaEnsemble(nn.Module):
         features: F.
         hidden: Hidden units of each member.
         members: E.
+        hide: Number of first features that every other member does not see, from the second on.
     """
 
-    def __init__(self, features: int, hidden: int, members: int) -> None:
+    seen: Tensor
+
+    def __init__(self, features: int, hidden: int, members: int, hide: int = 0) -> None:
         super().__init__()
-        self.inner = nn.Parameter((2 * torch.rand(members, features, hidden) - 1) / sqrt(features))
+        seen = torch.ones(members, features, 1)
+        seen[1::2, :hide] = 0
+        self.register_buffer("seen", seen, persistent=False)
+        scale = seen.sum(1, keepdim=True).sqrt()
+        self.inner = nn.Parameter((2 * torch.rand(members, features, hidden) - 1) / scale)
         self.inner_bias = nn.Parameter(torch.zeros(members, 1, hidden))
         self.outer = nn.Parameter(torch.zeros(members, hidden, 2))
         self.outer_bias = nn.Parameter(torch.zeros(members, 1, 2))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and concentration of each member's Beta law, both (E, N), from features (N, F)."""
-        hidden = nn.functional.gelu(features @ self.inner + self.inner_bias)
+        hidden = nn.functional.gelu(features @ (self.inner * self.seen) + self.inner_bias)
         return mean_and_concentration(hidden @ self.outer + self.outer_bias)
 
 

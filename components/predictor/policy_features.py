@@ -8,6 +8,9 @@ Four kinds of features, for one forward pass over the histories and no backward 
 - how long the history is;
 - how often each token stands in the prompt, hashed to a few columns: the hidden states move with every update, the
   words stay.
+
+Every other member of the ensemble sees no hidden states, so that members differ in more than their first weights.
+docs/predictor.md says what each part brought.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from components.predictor.heads import BetaEnsemble, fit_head, mixture_belief
 
 WORD_COLUMNS = 256
 CONFIDENCE_COLUMNS = 5
+SHORT_PROMPT = 16
 
 
 class PolicyFeatures:
@@ -48,7 +52,7 @@ class PolicyFeatures:
         with torch.random.fork_rng():  # the same first head for every run, and no one else's draws disturbed
             torch.manual_seed(0)
             width = self.width + CONFIDENCE_COLUMNS + WORD_COLUMNS
-            self.head = BetaEnsemble(width, settings.hidden, settings.members)
+            self.head = BetaEnsemble(width, settings.hidden, settings.members, hide=self.width)
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
         if not prefixes:
@@ -85,8 +89,9 @@ class PolicyFeatures:
         words = torch.zeros(len(prefixes), WORD_COLUMNS)
         for row, prefix in enumerate(prefixes):
             tokens = torch.tensor(prefix.token_ids[: _prompt_length(prefix)])
-            words[row] = torch.bincount(tokens % WORD_COLUMNS, minlength=WORD_COLUMNS)
-        return torch.cat([nn.functional.layer_norm(states, states.shape[1:]), side, words.log1p()], dim=-1)
+            scale = min(1.0, SHORT_PROMPT / len(tokens))  # long prompts count in shares
+            words[row] = torch.bincount(tokens % WORD_COLUMNS, minlength=WORD_COLUMNS) * scale
+        return torch.cat([nn.functional.layer_norm(states, states.shape[1:]), side, words], dim=-1)
 
     def _states(self, prefixes: Sequence[Prefix], batch_size: int = 128) -> Tensor:
         """Hidden states of every layer at each prefix's last token, and their means over its prompt.
