@@ -134,6 +134,7 @@ class AllocationParams(Section):
     max_per_prompt: Annotated[int, Field(ge=2)] | None = Field(
         None, description="Cap on the bare rollouts of one prompt."
     )
+    rounds: PositiveInt = Field(1, description="Parts in which continuations are planned, each knowing those before.")
 
     @property
     def shape(self) -> Shape:
@@ -145,6 +146,10 @@ class AllocationParams(Section):
 
         if self.arm not in ARMS:
             raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ARMS)}")
+        if self.rounds > max(1, self.continuations):
+            raise ValueError(f"rounds={self.rounds} is more than continuations={self.continuations} can be parted into")
+        if self.rounds > 1 and self.arm.startswith("trace-unified"):
+            raise ValueError(f"rounds={self.rounds}: {self.arm} spends its whole budget in one queue")
         if self.shape.units < self.group_size:
             raise ValueError(
                 f"the budget of {self.shape.units:g} units (root_units={self.root_units}) does not pay "

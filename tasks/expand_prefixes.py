@@ -2,53 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from components.allocation import ARMS
+from components.allocation import ARMS, Anchors
 from components.environments import replay
 from components.policy import make_sampler
-from components.policy.rollout import Start, derive_seed
+from components.policy.rollout import Sampler, Start, derive_seed
 from components.predictor import make_predictor, prefixes_of
-from components.tree.anchors import visited_anchors
+from components.tree.anchors import SUCCESS, visited_anchors
 from components.tree.forest import Forest
+from components.tree.schema import Node
 from tasks.inputs import prompts, read_forest, write_forest
 from tasks.stage import Context, stage
+from tasks.verify import score_new
 
 
 @stage("expand prefixes", output="expanded.parquet")
 def expand_prefixes(context: Context, policy: Path, predictor: Path | None, factual: Path) -> dict[str, float]:
     """Writes the forest with beliefs at its prefixes, the counts K granted there (Eq. 16), and the continuations.
 
-    The continuations are not verified yet.
+    The continuations of the last round, which is the only one by default, are not verified yet.
     """
     params = context.params
-    arm = ARMS[params.allocation.arm]
-    train = prompts(params, "train")
+    arm, shape, rounds = ARMS[params.allocation.arm], params.allocation.shape, params.allocation.rounds
     forest = read_forest(factual)
-    nodes = forest.nodes
+    nodes = list(forest.nodes)
     anchors = visited_anchors(forest)
     model = make_predictor(params, policy, predictor)
-    anchors = anchors.with_belief(model.predict(prefixes_of(forest, anchors.node_A.tolist(), train)))
+    belief = model.predict(prefixes_of(forest, anchors.node_A.tolist(), prompts(params, "train")))
+    anchors = anchors.with_belief(belief)
+    for row, mean in zip(anchors.node_A.tolist(), belief.mean_A.tolist(), strict=True):
+        nodes[row].v_hat = mean if nodes[row].v_hat is None else nodes[row].v_hat
     bare = np.array([n.allocated for n in nodes if n.parent_id < 0], dtype=np.int64)
     rng = np.random.default_rng(derive_seed(params.run.seed, context.iteration, "prefixes"))
-    counts = arm.plan_continuations(anchors, bare, params.allocation.shape, rng)
 
     sample = make_sampler(params, policy, context.iteration)
+    granted_A = np.zeros(len(anchors), dtype=np.int64)
+    new: list[Node] = []
+    for part, size in enumerate(np.diff(np.arange(rounds + 1) * shape.continuations // rounds).tolist()):
+        if part:
+            score_new(params, nodes)
+            anchors = _after(anchors, nodes, new)
+        counts_A = arm.plan_continuations(anchors, bare, replace(shape, continuations=size), rng)
+        new = _continue(context, sample, nodes, anchors.node_A, granted_A, counts_A)
+        granted_A += counts_A
+        nodes += new
+    for row, count in zip(anchors.node_A.tolist(), granted_A.tolist(), strict=True):
+        if count and nodes[row].parent_id >= 0:  # a root keeps m_i, by which extra rollouts are told from bare ones
+            nodes[row].allocated, nodes[row].rule = count, params.allocation.arm
+    write_forest(context.output, Forest(nodes))
+    is_prefix_A = anchors.is_prefix_A
+    return {
+        "anchors": float(len(anchors)),
+        "continuations": float(granted_A[is_prefix_A].sum()),
+        "extra_roots": float(granted_A[~is_prefix_A].sum()),
+        "tokens": float(sum(sum(n.is_action) for n in nodes[len(forest) :])),
+    }
+
+
+def _continue(
+    context: Context, sample: Sampler, nodes: list[Node], node_A: np.ndarray, before_A: np.ndarray, counts_A: np.ndarray
+) -> list[Node]:
+    """Samples `counts_A` further rollouts from anchors that had `before_A` of them."""
+    train = prompts(context.params, "train")
+    forest = Forest(nodes)
     starts: list[Start] = []
-    for row, count, mean in zip(anchors.node_A.tolist(), counts.tolist(), anchors.belief.mean_A.tolist(), strict=True):
-        node = nodes[row]
-        node.v_hat = mean if node.v_hat is None else node.v_hat
+    for row, before, count in zip(node_A.tolist(), before_A.tolist(), counts_A.tolist(), strict=True):
         if not count:
             continue
-        path, ids, prompt = forest.path(row), forest.prefix_ids(row), train[node.prompt_id]
+        node, prompt = nodes[row], train[nodes[row].prompt_id]
+        ids, path = forest.prefix_ids(row), forest.path(row)
         state = replay(sample.environment, prompt, [nodes[i].action or "" for i in path[1:]])
-        first = 0
-        if node.parent_id < 0:
-            first = node.allocated  # extra root rollouts follow the bare ones, and are told apart from them by it
-        else:
-            node.allocated, node.rule = count, params.allocation.arm
+        first = before + (node.allocated if node.parent_id < 0 else 0)  # extra root rollouts follow the bare ones
         starts += [
             Start(
                 prompt,
@@ -58,16 +86,18 @@ def expand_prefixes(context: Context, policy: Path, predictor: Path | None, fact
                 node.turn,
                 ids,
                 state,
-                derive_seed(params.run.seed, context.iteration, prompt.prompt_id, row, sibling),
+                derive_seed(context.params.run.seed, context.iteration, prompt.prompt_id, row, sibling),
             )
             for sibling in range(first, first + count)
         ]
-    new = sample.sample(starts, len(nodes), context.counter(len(starts)))
-    write_forest(context.output, Forest(nodes + new))
-    continuations = sum(s.turn > 0 for s in starts)
-    return {
-        "anchors": float(len(anchors)),
-        "continuations": float(continuations),
-        "extra_roots": float(len(starts) - continuations),
-        "tokens": float(sum(sum(n.is_action) for n in new)),
-    }
+    return sample.sample(starts, len(nodes), context.counter(len(starts)))
+
+
+def _after(anchors: Anchors, nodes: list[Node], new: list[Node]) -> Anchors:
+    """The anchors, with the outcomes of the rollouts that were sampled from them since."""
+    position = {row: index for index, row in enumerate(anchors.node_A.tolist())}
+    successes_A, failures_A = anchors.successes_A.copy(), anchors.failures_A.copy()
+    for leaf in new:
+        if leaf.is_terminal and leaf.reward is not None:
+            (successes_A if leaf.reward > SUCCESS else failures_A)[position[leaf.anchor_id]] += 1
+    return replace(anchors, successes_A=successes_A, failures_A=failures_A)

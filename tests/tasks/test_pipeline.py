@@ -317,6 +317,19 @@ def test_react_spends_nothing_and_keeps_the_policy(params, data_dir, tmp_path):
     assert content_hash(weights[0]) == content_hash(weights[1])
 
 
+def test_later_rounds_know_the_outcomes_of_earlier_ones(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path, allocation={"rounds": 2}, run={"iterations": 1})
+    train(run)
+    line, forest = run.metrics()[0], forests(run)[0]
+    assert 0.9 * params.allocation.shape.units <= line["budget/units"] <= params.allocation.shape.units
+    by_anchor: dict[int, list[tuple[int, float]]] = {}
+    for leaf in forest.leaves_L[forest.is_counterfactual_N[forest.leaves_L]].tolist():
+        node = forest.nodes[leaf]
+        by_anchor.setdefault(node.anchor_id, []).append((node.sibling, node.reward))
+    for anchor, rollouts in by_anchor.items():
+        assert [sibling for sibling, _ in sorted(rollouts)] == list(range(forest.nodes[anchor].allocated))
+
+
 def test_c20_dead_groups_are_refilled_within_the_budget(params, data_dir, tmp_path):
     run = new_run(params, data_dir, tmp_path, allocation={"arm": "grpo-filter"}, run={"iterations": 1})
     train(run)
