@@ -86,7 +86,7 @@ def _answerable(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
 def _answers(row: dict[str, Any], path: Path | str, number: int) -> list[str]:
     """The gold answer and its aliases, distinct, without blank ones."""
     gold = field(row, ANSWER, path, number, object)
-    more = next((row[name] for name in ALIASES if row.get(name) is not None), [])
+    more: Any = next((row[name] for name in ALIASES if row.get(name) is not None), [])
     answers: list[str] = []
     for value in [*_as_list(gold), *_as_list(more)]:
         if not isinstance(value, str):
