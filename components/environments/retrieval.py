@@ -78,7 +78,7 @@ def load_corpus(path: Path | str) -> list[Passage]:
         UserError: if the file is missing, damaged or empty, or a passage has no text.
     """
     rows = read_rows(path)
-    if len(rows) == 1 and not any(isinstance(rows[0].get(name), str) for name in ("text", "contents")):
+    if len(rows) == 1 and not {"text", "contents", "paragraph_text"} & rows[0].keys():
         if not rows[0]:
             raise UserError(f"{path} holds no passages")
         return [Passage(title, _text(text, f"{path}, passage {title[:80]!r}")) for title, text in rows[0].items()]

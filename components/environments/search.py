@@ -112,8 +112,7 @@ class Search:
 
 def final_answer(text: str) -> str:
     """The answer in the last <answer> tags, else the whole text, without "Final Answer:" before it."""
-    inside, closed, _ = text.rpartition("</answer>")
-    text = (inside if closed else text).rpartition("<answer>")[2]
+    text = text.rpartition("<answer>")[2].partition("</answer>")[0]
     return text.strip().removeprefix("Final Answer:").strip()
 
 

@@ -48,12 +48,16 @@ def normalise(text: str) -> str:
 
 def exact_match(answer: str, gold: str) -> bool:
     """Whether the normal forms are equal; an empty answer matches nothing."""
-    return bool(normalise(answer)) and normalise(answer) == normalise(gold)
+    given = normalise(answer)
+    return bool(given) and given == normalise(gold)
 
 
 def f1(answer: str, gold: str) -> float:
     """Harmonic mean of the precision and the recall of the answer's words, in [0, 1]; 0 for yes against no."""
-    given, wanted = normalise(answer), normalise(gold)
+    return _overlap(normalise(answer), normalise(gold))
+
+
+def _overlap(given: str, wanted: str) -> float:
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):
         return 0.0
     words, gold_words = given.split(), wanted.split()
@@ -78,12 +82,13 @@ class QuestionAnswering:
         Raises:
             TypeError: if the aliases are no list of texts.
         """
-        accepted = [prompt.answer, *_aliases(prompt)]
-        if answer is None:
+        accepted = [normalise(gold) for gold in (prompt.answer, *_aliases(prompt))]
+        given = normalise(answer or "")
+        if not given:
             return 0.0
-        if any(exact_match(answer, gold) for gold in accepted):
+        if given in accepted:
             return 1.0
-        best = max(f1(answer, gold) for gold in accepted) if self.graded else 0.0
+        best = max(_overlap(given, wanted) for wanted in accepted) if self.graded else 0.0
         return best if best >= LEAST_F1 else 0.0
 
 

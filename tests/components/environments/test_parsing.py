@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 import time
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,8 @@ def call(**arguments) -> str:
         ("", "", [], ""),
         ("<think>x</think>\nFinal Answer: Paris\nFrance", "x", [], "Paris\nFrance"),
         ("I know.\nFinal Answer: Paris", "I know.", [], "Paris"),
-        ("<think></think>" + call(query="</tool_call> </think> <tool_call>"), "", ["</tool_call> </think> <tool_call>"], ""),
+        ("<think></think>" + call(query="</tool_call> </think> <tool_call>"), "", ["</tool_call> </think> <tool_call>"],
+         ""),
         ('<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"x\\"}"}</tool_call>', "", ["x"], ""),
         ('<tool_call>{"name": "search", "parameters": {"query": "x"}}</tool_call>', "", ["x"], ""),
         ('<tool_call>{"arguments": {"query": "x"}, "name": "search", "id": 7}</tool_call>', "", ["x"], ""),
@@ -96,7 +98,7 @@ def test_call_inside_the_thought_is_thought():
 
 @pytest.mark.parametrize(
     ("body", "query"),
-    [("Émile, or On Education", "Émile, or On Education"), ('"quoted"', "quoted"), ('a "b"', 'a "b"'), ("two\nlines", "two\nlines")],
+    [("Émile, or else", "Émile, or else"), ('"quoted"', "quoted"), ('a "b"', 'a "b"'), ("two\nlines", "two\nlines")],
 )  # fmt: skip
 def test_plain_input_of_a_tool_with_one_argument(body, query):
     assert parse_turn(f"Action: search\nAction Input: {body}", PLAIN).calls == (Call("search", {"query": query}),)
@@ -146,8 +148,6 @@ def test_any_text_is_a_turn_or_an_error(text):
 )  # fmt: skip
 def test_long_texts_take_no_long_time(text):
     start = time.process_time()
-    try:
+    with suppress(MalformedCall):
         parse_turn(text, PLAIN)
-    except MalformedCall:
-        pass
     assert time.process_time() - start < 1.0

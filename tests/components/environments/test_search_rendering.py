@@ -68,7 +68,8 @@ NO_TOOLS = (
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 PROMPT = make_prompt("Where was the author of Émile born?", "Geneva", [])
 TURNS = [
-    "<think>\nWho wrote it?\n</think>\n\n" + '<tool_call>\n{"name": "search", "arguments": {"query": "Émile"}}\n</tool_call>',
+    "<think>\nWho wrote it?\n</think>\n\n"
+    '<tool_call>\n{"name": "search", "arguments": {"query": "Émile"}}\n</tool_call>',
     '<tool_call>\n{"name": "search", "arguments": {"query": "Rousseau 木"}}\n</tool_call>',
     "<think>\nGeneva.\n</think>\n\n<answer>Geneva</answer>",
 ]  # fmt: skip
@@ -146,9 +147,10 @@ def test_prefixes_are_token_exact_through_every_turn_or_the_template_is_refused(
     model = renderer(template)
     try:
         model.observation_ids("o", "tool")
-    except UserError as error:
+    except UserError:
         assert template is DROPS
-        assert "rewrites earlier turns" in str(error)
+        with pytest.raises(UserError, match="rewrites earlier turns"):
+            roll(model, TURNS)
         return
     ids, nodes, requests = roll(model, TURNS)
     text = assert_exact(model, ids, nodes, requests)
