@@ -132,6 +132,8 @@ class Bm25:
 
         self.passages = pa.ipc.open_file(pa.memory_map(str(folder / "passages.arrow"))).read_all()
         self.index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        for name in ("data", "indices", "indptr"):
+            self.index.scores[name] = np.asarray(self.index.scores[name])  # still mapped, but cheaper to slice
 
     def __len__(self) -> int:
         return int(self.passages.num_rows)
@@ -143,8 +145,9 @@ class Bm25:
         if not words:
             return []
         score_P = self.index.get_scores(words)
-        kth = np.partition(score_P, -self.top_k)[-self.top_k] if len(score_P) > self.top_k else 0.0
-        rows = np.flatnonzero((score_P >= kth) & (score_P > 0.0))
+        rows = np.flatnonzero(score_P)  # Lucene's scores are never negative
+        if len(rows) > self.top_k:
+            rows = rows[score_P[rows] >= np.partition(score_P[rows], -self.top_k)[-self.top_k]]
         rows = rows[np.lexsort((rows, -score_P[rows]))][: self.top_k]
         titles, texts = self.passages["title"], self.passages["text"]
         return [Passage(titles[row].as_py(), texts[row].as_py(), float(score_P[row])) for row in rows.tolist()]
