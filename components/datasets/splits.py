@@ -39,6 +39,8 @@ def write_splits(
         UserError: if there are no prompts, two have one id (the message names both splits), a split is unknown, or the
             sizes ask for more than there is.
     """
+    if isinstance(prompts, Mapping) and sizes:
+        raise UserError(f"{folder}: sizes={dict(sizes)} are for prompts that are not split yet")
     given = prompts if isinstance(prompts, Mapping) else _cut(prompts, sizes or {"train": 0.8, "val": 0.1, "test": 0.1})
     if unknown := set(given) - set(SPLITS):
         raise UserError(f"{folder}: unknown split {sorted(unknown)[0]!r}; splits are {', '.join(SPLITS)}")

@@ -116,10 +116,11 @@ class Bm25:
         UserError: if the corpus holds no words, or cannot be read.
     """
 
-    def __init__(self, corpus: Path | Sequence[Passage], cache: Path, top_k: int = 3) -> None:
+    def __init__(self, corpus: Path | str | Sequence[Passage], cache: Path, top_k: int = 3) -> None:
         if top_k < 1:
             raise UserError(f"top_k={top_k}: a search returns at least one passage")
         self.top_k = top_k
+        corpus = Path(corpus) if isinstance(corpus, str) else corpus
         folder = cache / value_hash({"corpus": _corpus_hash(corpus), **RECIPE})[:16]
         try:
             self._open(folder)

@@ -81,6 +81,7 @@ def test_card_says_what_the_data_are(tmp_path):
         ({"dev": PROMPTS}, None, r"unknown split 'dev'; splits are train, val, test"),
         ({}, None, "no prompts to write"),
         ([], None, "no prompts to write"),
+        ({"train": PROMPTS}, {"train": 5}, "are for prompts that are not split yet"),
         (PROMPTS, {"train": 21}, "ask for 21 prompts of 20"),
         (PROMPTS, {"train": 0.9, "test": 0.2}, "add up to more than 1"),
         (PROMPTS, {"train": 0.5, "test": 2}, "give numbers of prompts"),

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.environments.parsing import Call, MalformedCall, parse_turn
@@ -117,6 +117,7 @@ def test_plain_input_is_for_the_tools_that_take_it():
         parse_turn("Action: delete\nAction Input: everything", PLAIN)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(), st.one_of(st.text(), st.integers(), st.lists(st.text()), st.none()), max_size=4))
 def test_any_arguments_survive_the_form(arguments):
     assert parse_turn(call(**{"query": "q"} | {f"a{k}": v for k, v in arguments.items()})).calls[0].arguments == {
@@ -124,6 +125,7 @@ def test_any_arguments_survive_the_form(arguments):
     } | {f"a{k}": v for k, v in arguments.items()}
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(0, 200))
 def test_a_cut_call_is_never_executed(query, cut):
     text = call(query=query)
@@ -131,6 +133,7 @@ def test_a_cut_call_is_never_executed(query, cut):
         parse_turn(text[: len("<tool_call>") + cut % (len(text) - len("<tool_call>"))])
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=string.printable + "<>{}", max_size=300))
 def test_any_text_is_a_turn_or_an_error(text):
     try:

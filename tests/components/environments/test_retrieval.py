@@ -100,7 +100,7 @@ def test_index_is_built_once_per_content_and_made_anew_when_damaged(tmp_path, mo
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("\n".join(json.dumps({"title": p.title, "text": p.text}) for p in PASSAGES))
     before = Bm25(corpus, tmp_path / "cache").retrieve(["Geneva"])
-    assert Bm25(corpus, tmp_path / "cache").retrieve(["Geneva"]) == before
+    assert Bm25(str(corpus), tmp_path / "cache").retrieve(["Geneva"]) == before
     assert len(built) == 1
     for name in ("passages.arrow", "data.csc.index.npy", "vocab.index.json"):
         (built[0] / name).write_bytes(b"no")

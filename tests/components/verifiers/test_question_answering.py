@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.allocation.base import Belief
@@ -68,6 +68,7 @@ def test_f1_by_hand(answer, gold, expected):
     assert f1(answer, gold) == pytest.approx(expected)
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_f1_is_symmetric_bounded_and_1_for_the_same(answer, gold):
     assert 0.0 <= f1(answer, gold) <= 1.0
@@ -125,6 +126,7 @@ def test_mean_of_graded_rewards_is_no_chance_of_contrast():
     assert root_utility(at_chance, np.array([4]))[0] == 0.0
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_contrast_at_the_mean_never_underrates_graded_rewards(rewards):
     belief = Belief.point(np.array([np.mean(rewards)]))
