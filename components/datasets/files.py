@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from components.errors import UserError
+from components.errors import MissingExtraError, UserError
+
+HUB = "hub:"
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a .jsonl, .json (a list of objects), .parquet or .csv file.
+def read_rows(path: Path | str) -> list[dict[str, Any]]:
+    """Rows of a .jsonl, .json (a list of objects), .parquet or .csv file, or of a data set on the Hugging Face hub.
+
+    Text is UTF-8, with or without a byte order mark. NaN and infinities are no JSON and are refused.
+
+    Args:
+        path: The file, or ``hub:owner/name:split`` (``hub:owner/name:config:split`` where a data set has several).
 
     Raises:
-        UserError: if the file is missing, empty or damaged, or a row is no object.
+        UserError: if the file is missing, empty or damaged, a row is no object, or the hub cannot be reached.
     """
     try:
-        rows = _read(path)
+        rows = _hub(str(path)) if str(path).startswith(HUB) else _read(Path(path))
     except FileNotFoundError:
         raise UserError(f"{path}: no such data file") from None
     except OSError as error:
@@ -29,39 +37,33 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def field(row: dict[str, Any], names: tuple[str, ...], path: Path, number: int, kind: type = str) -> Any:
-    """The first of `names` that the row has, which must be of type `kind`.
+def field(row: dict[str, Any], names: tuple[str, ...], path: Path | str, number: int, kind: type = str) -> Any:
+    """The first of `names` that the row has, which must be of type `kind`; null and blank text count as absent.
 
     Raises:
         UserError: if it has none of them, or the value has another type.
     """
     for name in names:
-        if row.get(name) is not None:
-            if not isinstance(row[name], kind):
-                found = type(row[name]).__name__
-                raise UserError(f"{path}, row {number}: field {name!r} should be {kind.__name__}, found {found}")
-            return row[name]
-    raise UserError(
-        f"{path}, row {number}: no field {' or '.join(map(repr, names))}; it has {', '.join(row) or 'none'}"
-    )
+        value = row.get(name)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            continue
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            found = f"{type(value).__name__} {str(value)[:40]}"
+            raise UserError(f"{path}, row {number}: field {name!r} should be {kind.__name__}, found {found}")
+        return value
+    empty = [name for name in names if name in row]
+    what = f"field {empty[0]!r} is empty" if empty else f"no field {' or '.join(map(repr, names))}"
+    raise UserError(f"{path}, row {number}: {what}; it has {', '.join(map(str, row)) or 'none'}")
 
 
 def _read(path: Path) -> list[Any]:
     match path.suffix:
         case ".jsonl":
-            rows = []
-            for number, line in enumerate(path.read_bytes().splitlines()):
-                if line.strip():
-                    try:
-                        rows.append(json.loads(line))
-                    except ValueError as error:
-                        raise UserError(f"{path}, line {number + 1}: not valid JSON: {error}") from None
-            return rows
+            lines = enumerate(path.read_bytes().splitlines(), start=1)
+            return [_json(line, f"{path}, line {number}") for number, line in lines if line.strip()]
         case ".json":
-            try:
-                value = json.loads(path.read_bytes())
-            except ValueError as error:
-                raise UserError(f"{path}: not valid JSON: {error}") from None
+            text = path.read_bytes()
+            value = _json(text, str(path)) if text.strip() else []
             return value if isinstance(value, list) else [value]
         case ".parquet":
             import pyarrow.parquet as pq
@@ -70,10 +72,51 @@ def _read(path: Path) -> list[Any]:
             try:
                 return list(pq.read_table(path).to_pylist())
             except ArrowException as error:
-                raise UserError(f"{path}: not a Parquet file: {error}") from None
+                raise UserError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
         case ".csv":
-            import csv
-
-            with path.open(newline="", encoding="utf-8") as stream:
-                return list(csv.DictReader(stream))
+            return list(_csv(path))
     raise UserError(f"{path}: unknown kind of data file; use .jsonl, .json, .parquet or .csv")
+
+
+def _json(text: bytes, where: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is no JSON value")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: not valid UTF-8 at byte {error.start}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not valid JSON: {error}") from None
+
+
+def _csv(path: Path) -> Iterator[dict[str, Any]]:
+    import csv
+
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        try:
+            for number, row in enumerate(csv.DictReader(stream, strict=True)):
+                if None in row or None in row.values():
+                    count = "more" if None in row else "fewer"
+                    raise UserError(f"{path}, row {number}: it has {count} cells than the header")
+                yield row
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: not valid UTF-8: {error.reason}") from None
+        except csv.Error as error:
+            raise UserError(f"{path}: not a CSV file: {error}") from None
+
+
+def _hub(name: str) -> list[Any]:
+    """Rows of ``hub:owner/name[:config]:split``."""
+    parts = name.removeprefix(HUB).split(":")
+    if len(parts) not in (2, 3) or not all(parts):
+        raise UserError(f"{name}: expected hub:owner/name:split or hub:owner/name:config:split")
+    try:
+        from datasets import load_dataset  # type: ignore[import-not-found]
+    except ImportError:
+        raise MissingExtraError(name, "hub") from None
+    try:
+        return list(load_dataset(*parts[:-1], split=parts[-1]))
+    except Exception as error:  # the hub, its cache and its formats fail in kinds of their own
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{name}: the data set cannot be loaded from the hub ({reason})") from error

@@ -4,20 +4,23 @@ Two forms are read: Hermes, as the Qwen chat templates render it,
 
     <think> ... </think> <tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>
 
-and plain ReAct text (`Action:` and `Action Input:`, or `Final Answer:`). A call that cannot be read is an error, never
-a call with other arguments.
+and plain ReAct text (`Action:` and `Action Input:`, or `Final Answer:`). A call that cannot be read, or that can be
+read in two ways, is an error, never a call with other arguments.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-_ACTION = re.compile(r"^Action:[ \t]*(\S+)[ \t]*\n+Action Input:[ \t]*(.*)\Z", re.DOTALL | re.MULTILINE)
-_FINAL = re.compile(r"^Final Answer:[ \t]*(.*)\Z", re.DOTALL | re.MULTILINE)
+_THINK, _END_THINK, _OPEN, _CLOSE = "<think>", "</think>", "<tool_call>", "</tool_call>"
+_ACTION = re.compile(r"^Action:[ \t]*(\S+)[ \t]*\n+Action Input:", re.MULTILINE)
+_HALF_ACTION = re.compile(r"^Action(?: Input)?:", re.MULTILINE)
+_FINAL = re.compile(r"^Final Answer:", re.MULTILINE)
+_NEXT = re.compile(r"^(?:Observation|Thought|Action|Action Input):", re.MULTILINE)
 
 
 class MalformedCall(ValueError):
@@ -47,46 +50,106 @@ class Turn:
     text: str
 
 
-def parse_turn(text: str) -> Turn:
-    """Reads a turn.
+def parse_turn(text: str, plain: Mapping[str, str] | None = None) -> Turn:
+    """Reads a turn. What stands inside the thought is never a call.
+
+    Args:
+        text: The turn, without its end-of-turn token.
+        plain: Tools whose ReAct input may be plain text, each with the argument that takes it. An input that begins
+            with a brace or a bracket is JSON all the same, so that a cut object never becomes a text.
 
     Raises:
-        MalformedCall: if a call is cut, is no JSON object with a name, or its arguments are no object.
+        MalformedCall: if a thought or a call is cut, a call is no JSON object with a name and arguments, or the turn
+            both calls and answers.
     """
-    thought, closed, rest = text.rpartition("</think>")
-    thought = thought.replace("<think>", "", 1).strip() if closed else ""
-    if not closed and "<think>" in rest:
-        raise MalformedCall("the thought does not end")
-    if found := _FINAL.search(rest):
-        return Turn((thought or rest[: found.start()]).strip(), (), found[1].strip())
-    if found := _ACTION.search(rest):
-        return Turn((thought or rest[: found.start()]).strip(), (_call(found[1], found[2].strip()),), "")
-    calls = tuple(_hermes(body) for body in _CALL.findall(rest))
-    left = _CALL.sub("", rest)
-    if "<tool_call>" in left or "</tool_call>" in left:
-        raise MalformedCall("a tool call does not begin or does not end")
+    before, closed, rest = text.partition(_END_THINK)
+    thought, rest = (before.replace(_THINK, "", 1).strip(), rest) if closed else ("", text)
+    calls, left = _hermes_calls(rest)
+    if _THINK in left or _END_THINK in left:
+        raise MalformedCall("the thought does not end, or ends twice")
+    final = _FINAL.search(left)
+    if action := _ACTION.search(left):
+        if calls or final:
+            raise MalformedCall("an action stands beside another call or a final answer")
+        call = _react_call(action[1], left[action.end() :].strip(), plain or {})
+        return Turn(thought or left[: action.start()].strip(), (call,), "")
+    if _HALF_ACTION.search(left):
+        raise MalformedCall("an action has no name or no input")
+    if final:
+        if calls:
+            raise MalformedCall("a final answer stands beside a tool call")
+        return Turn(thought or left[: final.start()].strip(), (), left[final.end() :].strip())
     return Turn(thought, calls, left.strip())
 
 
-def _hermes(body: str) -> Call:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedCall(f"a tool call is no JSON: {str(error)[:200]}") from None
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+def _hermes_calls(text: str) -> tuple[tuple[Call, ...], str]:
+    """The calls between the tags, and the text around them. Tags inside of JSON strings are text."""
+    calls: list[Call] = []
+    left: list[str] = []
+    at = 0
+    while (begin := text.find(_OPEN, at)) >= 0:
+        left.append(text[at:begin])
+        value, end = _json(text, begin + len(_OPEN), "a tool call")
+        if not text.startswith(_CLOSE, end):
+            raise MalformedCall("a tool call does not end")
+        calls.append(_hermes(value))
+        at = end + len(_CLOSE)
+    left.append(text[at:])
+    if _CLOSE in text[at:]:
+        raise MalformedCall("a tool call does not begin")
+    return tuple(calls), "".join(left)
+
+
+def _hermes(value: Any) -> Call:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         raise MalformedCall("a tool call has no name")
-    arguments = value.get("arguments", {})
-    if not isinstance(arguments, dict):
-        raise MalformedCall(f"the arguments of {value['name']} are no object")
-    return Call(value["name"], arguments)
+    given = [value[key] for key in ("arguments", "parameters") if key in value]
+    if len(given) == 1 and isinstance(given[0], str):  # some models write the object as a JSON string
+        given = [_whole_json(given[0], f"the arguments of {value['name'][:100]}")]
+    if len(given) != 1 or not isinstance(given[0], dict):
+        raise MalformedCall(f"the arguments of {value['name'][:100]} are no object")
+    return Call(value["name"], given[0])
 
 
-def _call(name: str, body: str) -> Call:
-    """A ReAct action, whose input is a JSON object."""
-    try:
-        arguments = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedCall(f"the input of {name} is no JSON: {str(error)[:200]}") from None
+def _react_call(name: str, body: str, plain: Mapping[str, str]) -> Call:
+    """A ReAct action, whose input is a JSON object, or plain text for the tools that take it."""
+    if name in plain and body and body[0] not in "{[":
+        if _NEXT.search(body):
+            raise MalformedCall(f"the input of {name} runs into another step")
+        argument = _whole_json(body, f"the input of {name}") if body[0] == body[-1] == '"' and len(body) > 1 else body
+        return Call(name, {plain[name]: argument})
+    arguments = _whole_json(body, f"the input of {name[:100]}")
     if not isinstance(arguments, dict):
-        raise MalformedCall(f"the input of {name} is no object")
+        raise MalformedCall(f"the input of {name[:100]} is no object")
     return Call(name, arguments)
+
+
+def _whole_json(text: str, what: str) -> Any:
+    value, end = _json(text, 0, what)
+    if end < len(text):
+        raise MalformedCall(f"text follows {what}")
+    return value
+
+
+def _json(text: str, begin: int, what: str) -> tuple[Any, int]:
+    """The JSON value at `begin`, and where it ends, blanks around it skipped."""
+    try:
+        value, end = _DECODER.raw_decode(text, _BLANKS.match(text, begin).end())  # type: ignore[union-attr]
+    except (ValueError, RecursionError) as error:
+        raise MalformedCall(f"{what} is no JSON: {str(error)[:200]}") from None
+    return value, _BLANKS.match(text, end).end()  # type: ignore[union-attr]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice")
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+_BLANKS = re.compile(r"\s*")
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
