@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +30,11 @@ class Outcome:
 
 
 class Verifier(Protocol):
-    """Scores the final answer of a rollout; raises on its own failures, which `verify` turns into a status."""
+    """Scores the final answer of a rollout; raises on its own failures, which `verify` turns into a status.
+
+    `TimeoutError` is a status of its own. One that judges in processes of its own names in an attribute `parallel` how
+    many answers it can judge at the same time, from as many threads.
+    """
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
         """The reward of an answer; `answer` is None where the rollout ended without one."""
@@ -39,8 +45,19 @@ def verify(verifier: Verifier, prompt: Prompt, answer: str | None) -> Outcome:
     start = time.perf_counter()
     try:
         reward = float(verifier.score(prompt, answer))
+    except TimeoutError as error:
+        return Outcome(None, Status.TIMEOUT, time.perf_counter() - start, f"TimeoutError: {error}")
     except Exception as error:  # whatever a verifier raises concerns this one rollout
         return Outcome(None, Status.ERROR, time.perf_counter() - start, f"{type(error).__name__}: {error}")
     if not 0.0 <= reward <= 1.0:  # NaN fails this comparison as well
         return Outcome(None, Status.ERROR, time.perf_counter() - start, f"reward {reward} lies outside [0, 1]")
     return Outcome(reward, Status.OK, time.perf_counter() - start)
+
+
+def verify_all(verifier: Verifier, cases: Sequence[tuple[Prompt, str | None]]) -> list[Outcome]:
+    """The outcomes of many rollouts, in their order, as many at a time as the verifier can judge."""
+    parallel = getattr(verifier, "parallel", 1)
+    if parallel == 1:
+        return [verify(verifier, *case) for case in cases]
+    with ThreadPoolExecutor(parallel) as pool:
+        return list(pool.map(lambda case: verify(verifier, *case), cases))
