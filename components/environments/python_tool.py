@@ -19,13 +19,12 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from components.errors import MissingExtraError, UserError
 from components.tree.schema import Status
 from components.workers.confine import available
-from components.workers.pool import Workers
+from components.workers.pool import PerProcess, Workers
 
 if TYPE_CHECKING:
     from pydantic_monty import Monty
@@ -69,7 +68,7 @@ class SandboxedPython:
     def __init__(self, timeout: float = 2.0, count: int | None = None) -> None:
         if importlib.util.find_spec("pydantic_monty") is None:
             raise MissingExtraError("the Python tool 'sandboxed'", "math")
-        self._monty = lru_cache(maxsize=1)(lambda process: _start_monty(count or os.cpu_count() or 1, timeout))
+        self._monty = PerProcess(lambda: _start_monty(count or os.cpu_count() or 1, timeout))
         self._limits: Any = {
             "max_feed_duration_secs": timeout,
             "max_memory": MEMORY_BYTES,
@@ -86,7 +85,7 @@ class SandboxedPython:
         begin, printed, error = time.perf_counter(), CollectString(_PRINT_BYTES), None
         policy: Any = {"sleep": "zero", "random_start": {"seed": 0}}
         try:
-            with self._monty(os.getpid()).checkout(limits=self._limits, os_policy=policy) as session:
+            with self._monty.get().checkout(limits=self._limits, os_policy=policy) as session:
                 session.feed_run(echo_last(code) + "\nNone", print_callback=printed)  # no value crosses: it may be huge
         except MontyError as raised:
             error = raised
@@ -115,8 +114,8 @@ class ConfinedPython:
     def __init__(self, timeout: float = 5.0, count: int | None = None) -> None:
         if not available():
             raise UserError("the Python tool 'confined' needs Linux on x86-64 or arm64; use 'sandboxed'")
-        self._workers = lru_cache(maxsize=1)(
-            lambda process: Workers(
+        self._workers = PerProcess(
+            lambda: Workers(
                 "components.workers.run_python:execute", count or os.cpu_count() or 1, timeout, hostile=True
             )
         )
@@ -124,7 +123,7 @@ class ConfinedPython:
     def run(self, code: str) -> Result:
         if len(code) > CODE_CHARS:
             return _too_long(code)
-        reply = self._workers(os.getpid()).run(echo_last(code))
+        reply = self._workers.get().run(echo_last(code))
         if reply.status == Status.OK:
             status = Status.ERROR if reply.value["failed"] else Status.OK
             return Result(str(reply.value["output"]), status, reply.seconds)
@@ -154,7 +153,8 @@ def _start_monty(count: int, timeout: float) -> Monty:
 
     pool = Monty(max_processes=count, request_timeout=timeout + 1.0, feed_duration_limit_grace=0.5)
     pool.__enter__()
-    atexit.register(pool.__exit__, None, None, None)
+    owner = os.getpid()
+    atexit.register(lambda: pool.__exit__(None, None, None) if os.getpid() == owner else None)
     return pool
 
 

@@ -10,13 +10,12 @@ import importlib.util
 import os
 import re
 from decimal import Decimal
-from functools import lru_cache
 
 from components.environments.base import Prompt
 from components.environments.boxed import last_boxed
 from components.errors import MissingExtraError
 from components.tree.schema import Status
-from components.workers.pool import Workers
+from components.workers.pool import PerProcess, Workers
 
 TIMEOUT_SECONDS = 1.0  # the slowest gold answer of MATH500 takes 0.3 s; a hung one delays its neighbours by no more
 _DECIMAL = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
@@ -53,7 +52,7 @@ class MathVerify:
         answer = last_boxed(answer) or answer
         if (verdict := _at_once(prompt.answer, answer)) is not None:
             return float(verdict)
-        reply = _workers(os.getpid(), self.parallel).run([prompt.answer, answer])
+        reply = _workers.get().run([prompt.answer, answer])
         if reply.status == Status.TIMEOUT:
             raise TimeoutError(reply.value)
         if reply.status != Status.OK:
@@ -77,7 +76,4 @@ def _at_once(gold: str, answer: str) -> bool | None:
     return None
 
 
-@lru_cache(maxsize=1)
-def _workers(process: int, count: int) -> Workers:
-    """The pool of this process: a fork of it starts its own."""
-    return Workers("components.workers.grade_math:grade", count, TIMEOUT_SECONDS)
+_workers = PerProcess(lambda: Workers("components.workers.grade_math:grade", os.cpu_count() or 1, TIMEOUT_SECONDS))

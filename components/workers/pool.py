@@ -9,20 +9,23 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from components.tree.schema import Status
 
 START_SECONDS = 120.0  # for the helper's imports
 GRACE_SECONDS = 2.0  # beyond the time limit, which the worker keeps itself
 TASK_BYTES = 1 << 24
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,19 @@ class Reply:
     status: Status
     value: Any
     seconds: float
+
+
+class PerProcess(Generic[T]):
+    """Makes a thing when it is first asked for, once in each process: a fork must not use its parent's pipes."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make, self._lock, self._made = make, threading.Lock(), dict[int, T]()
+
+    def get(self) -> T:
+        with self._lock:
+            if os.getpid() not in self._made:
+                self._made[os.getpid()] = self._make()
+            return self._made[os.getpid()]
 
 
 @dataclass
