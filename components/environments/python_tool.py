@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 OUTPUT_CHARS = 10_000
 CODE_CHARS = 100_000
 MEMORY_BYTES = 256 << 20
+_EXECUTE = "components.workers.run_python:execute"
 _PRINT_BYTES = 2 * OUTPUT_CHARS  # counts more than the characters
 
 
@@ -104,7 +105,7 @@ class ConfinedPython:
     """CPython with sympy, in processes that can only compute.
 
     Args:
-        timeout: Seconds that one run may take.
+        timeout: Seconds of CPU time that one run may take; twice as many by the clock.
         count: Runs at the same time.
 
     Raises:
@@ -115,9 +116,7 @@ class ConfinedPython:
         if not available():
             raise UserError("the Python tool 'confined' needs Linux on x86-64 or arm64; use 'sandboxed'")
         self._workers = PerProcess(
-            lambda: Workers(
-                "components.workers.run_python:execute", count or os.cpu_count() or 1, timeout, hostile=True
-            )
+            lambda: Workers(_EXECUTE, count or os.cpu_count() or 1, 2 * timeout, timeout, hostile=True)
         )
 
     def run(self, code: str) -> Result:

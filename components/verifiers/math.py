@@ -17,7 +17,8 @@ from components.errors import MissingExtraError
 from components.tree.schema import Status
 from components.workers.pool import PerProcess, Workers
 
-TIMEOUT_SECONDS = 1.0  # the slowest gold answer of MATH500 takes 0.3 s; a hung one delays its neighbours by no more
+CPU_SECONDS = 1.0  # the slowest gold answer of MATH-500 takes 0.3 s; a hung one delays its neighbours by no more
+TIMEOUT_SECONDS = 10.0  # by the clock, for a busy machine
 _DECIMAL = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 _BASED = re.compile(r"0*([0-9A-Z]+)_\{?(\d+)\}?", re.ASCII)
 
@@ -44,7 +45,7 @@ class MathVerify:
         """The reward.
 
         Raises:
-            TimeoutError: if the comparison took longer than `TIMEOUT_SECONDS`.
+            TimeoutError: if the comparison took `CPU_SECONDS` or `TIMEOUT_SECONDS`.
             VerificationError: if it failed.
         """
         if answer is None or not answer.strip():
@@ -76,4 +77,5 @@ def _at_once(gold: str, answer: str) -> bool | None:
     return None
 
 
-_workers = PerProcess(lambda: Workers("components.workers.grade_math:grade", os.cpu_count() or 1, TIMEOUT_SECONDS))
+_GRADE = "components.workers.grade_math:grade"
+_workers = PerProcess(lambda: Workers(_GRADE, os.cpu_count() or 1, TIMEOUT_SECONDS, CPU_SECONDS))

@@ -15,6 +15,8 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}\s+[a-zA-Z$\\\d(-]")  # a word and something after it
 
+_POWER = re.compile(r"\*\*\s*(\w+)")  # as Python writes it
+
 
 def grade(pair: list[str]) -> bool:
     """Whether [gold, answer] agree.
@@ -29,7 +31,8 @@ def grade(pair: list[str]) -> bool:
 
 
 def _boxed(text: str) -> str:
-    return f"\\boxed{{{text.strip().strip('$')}}}"
+    text = _POWER.sub(r"^{\1}", text.strip().strip("$"))
+    return f"\\boxed{{{text}}}"
 
 
 def _parse(text: str) -> list[object]:

@@ -69,16 +69,24 @@ class Workers:
     Args:
         function: ``"module:name"`` of a function of one JSON value that returns one.
         count: Tasks that run at the same time.
-        timeout: Seconds of wall time that one task may take.
+        timeout: Seconds by the clock that one task may take.
+        cpu: Seconds of CPU time that one task may take, `timeout` by default. If less, what never ends is stopped as
+            soon, but not what merely runs on a busy machine.
         hostile: Whether tasks may attack: each then gets a new process, which can do nothing but compute.
         memory: Bytes of address space that one task may use.
     """
 
     def __init__(
-        self, function: str, count: int = 1, timeout: float = 1.0, hostile: bool = False, memory: int = 1 << 30
+        self,
+        function: str,
+        count: int = 1,
+        timeout: float = 1.0,
+        cpu: float | None = None,
+        hostile: bool = False,
+        memory: int = 1 << 30,
     ) -> None:
         self.function, self.count, self.timeout = function, count, timeout
-        self._options = {"timeout": timeout, "memory": memory, "hostile": hostile}
+        self._options = {"timeout": timeout, "cpu": cpu or timeout, "memory": memory, "hostile": hostile}
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._owner, self._closed = os.getpid(), False
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()

@@ -1,7 +1,7 @@
 """The helper process: imports a function once, then forks a child to run it, and forks anew when a child dies.
 
-The kernel kills a child that takes too long: an alarm with its default action is set before each task, so a task that
-holds the interpreter, or sleeps, or was left behind by a killed parent ends as well.
+The kernel kills a child that takes too long, by CPU time or by the clock: two alarms with their default action are set
+before each task, so a task that holds the interpreter, or sleeps, or was left behind by a killed parent ends as well.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def serve(parent: Connection, function: Callable[[Any], Any], options: dict[str,
             died_of = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             child.close()
             if reply is None:
-                late = died_of == -signal.SIGALRM
-                value = f"stopped after {options['timeout']:g} s" if late else f"the process died (exit code {died_of})"
-                reply = {"status": "timeout" if late else "error", "value": value}
+                cpu = f"{options['cpu']:g} s of CPU time"
+                late = {-signal.SIGALRM: f"{options['timeout']:g} s", -signal.SIGPROF: cpu}
+                value = f"stopped after {late[died_of]}" if died_of in late else f"the process died ({died_of})"
+                reply = {"status": "timeout" if died_of in late else "error", "value": value}
             parent.send_bytes(json.dumps(reply).encode())
             task, reply = b"", None  # a hostile child must not find its predecessor's in the frames that it inherits
             pid, child = _fork(function, options, parent)
@@ -77,15 +78,18 @@ def _fork(function: Callable[[Any], Any], options: dict[str, Any], parent: Conne
         os._exit(1)
 
 
-def _work(server: Connection, function: Callable[[Any], Any], timeout: float, memory: int, hostile: bool) -> NoReturn:
+def _work(
+    server: Connection, function: Callable[[Any], Any], timeout: float, cpu: float, memory: int, hostile: bool
+) -> NoReturn:
     """The child: runs tasks until the server closes, or one task only where it is hostile."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    alarms = ((signal.ITIMER_REAL, timeout), (signal.ITIMER_PROF, cpu))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(1000 if hostile else RECURSION)
     while True:
         task = server.recv_bytes()
-        signal.setitimer(signal.ITIMER_REAL, timeout)
+        for alarm, seconds in alarms:
+            signal.setitimer(alarm, seconds)
         if hostile:
             confine()
         try:
@@ -93,7 +97,8 @@ def _work(server: Connection, function: Callable[[Any], Any], timeout: float, me
         except BaseException as error:  # it concerns this task alone
             reply = {"status": "error", "value": f"{type(error).__name__}: {error}"[:1000]}
         if not hostile:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            for alarm, _ in alarms:
+                signal.setitimer(alarm, 0)
         server.send_bytes(json.dumps(reply).encode())
 
 

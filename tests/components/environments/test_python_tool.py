@@ -16,7 +16,7 @@ pytest.importorskip("pydantic_monty")
 pytest.importorskip("sympy")
 
 SECRET = "the-gold-answer-is-42"
-LIMIT = 0.6
+LIMIT = 0.4
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_hostile_code_neither_escapes_nor_hangs(tool, name, tmp_path, monkeypatc
     code = HOSTILE[name].replace("{path!r}", repr(str(file)))
     start = time.perf_counter()
     result = tool.run(code)
-    assert time.perf_counter() - start < LIMIT + 1.0
+    assert time.perf_counter() - start < 2 * LIMIT + 1.0
     assert result.status != Status.OK or name in HARMLESS
     assert SECRET not in result.output
     assert len(result.output) < 15_000

@@ -60,9 +60,17 @@ def test_a_task_that_holds_the_interpreter_is_killed():
         assert time.perf_counter() - start < 1.5
 
 
+def test_cpu_time_is_bounded_apart_from_the_clock():
+    with Workers("math:factorial", timeout=60.0, cpu=0.3) as workers:
+        assert workers.run(10**8).value == "stopped after 0.3 s of CPU time"
+    with Workers("time:sleep", timeout=0.6, cpu=0.3) as workers:
+        assert workers.run(0.4).status == Status.OK
+        assert workers.run(60).value == "stopped after 0.6 s"
+
+
 def test_a_process_that_dies_is_an_error_and_is_replaced():
     with Workers("os:_exit") as workers:
-        assert [workers.run(code).value for code in (3, 4)] == [f"the process died (exit code {n})" for n in (3, 4)]
+        assert [workers.run(code).value for code in (3, 4)] == [f"the process died ({n})" for n in (3, 4)]
 
 
 def test_memory_is_bounded():
