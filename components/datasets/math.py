@@ -87,7 +87,9 @@ def generate_reasoning(seed: int, count: int, generators: tuple[str, ...] = GENE
     except ImportError:
         raise MissingExtraError("problems from reasoning-gym", "math") from None
     size = 4 * count // len(generators) + 64
-    streams = [iter(create_dataset(name, seed=seed, size=size)) for name in generators]
+    # Their item i is drawn with seed + i, so that neighbouring seeds would give the same items.
+    spread = int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], "big")
+    streams = [iter(create_dataset(name, seed=spread, size=size)) for name in generators]
     prompts: dict[str, Prompt] = {}
     for drawn in range(size * len(streams)):
         if len(prompts) == count:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OUTPUT_CHARS = 10_000
 CODE_CHARS = 100_000
-MEMORY_BYTES = 256 << 20
+MEMORY_BYTES = 128 << 20
 _EXECUTE = "components.workers.run_python:execute"
 _PRINT_BYTES = 2 * OUTPUT_CHARS  # counts more than the characters
 
