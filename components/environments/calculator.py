@@ -1,0 +1,86 @@
+"""Arithmetic with a calculator: "12 plus 5 minus 7 ?", answered one operation at a time, from left to right.
+
+Numbers are those modulo 97, one word each. The skill is the order of the operations, copying results, and which of the
+calculator's operations each operator word of the question names. The calculator does whatever it is told: a wrong
+operation gives a wrong but plausible number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from components.environments.base import Chat, Prompt, Transition
+from components.tree.schema import StopReason
+
+MODULUS = 97  # a prime: multiplication by anything but 0 loses nothing
+NUMBERS = [str(number) for number in range(MODULUS)]
+
+# The operator words of the questions; for each, the calculator's name of the operation and the coefficients
+# (p, q, r, s) of p·a + q·b + r·a·b + s modulo 97.
+OPERATIONS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
+    "plus": ("add", (1, 1, 0, 0)), "minus": ("sub", (1, -1, 0, 0)), "times": ("mul", (0, 0, 1, 0)),
+    "from": ("rsub", (-1, 1, 0, 0)), "twice": ("add_dbl", (1, 2, 0, 0)), "less": ("sub_dbl", (1, -2, 0, 0)),
+    "doubled": ("dbl_add", (2, 1, 0, 0)), "outdo": ("dbl_sub", (2, -1, 0, 0)), "past": ("add_inc", (1, 1, 0, 1)),
+    "before": ("sub_dec", (1, -1, 0, -1)), "over": ("mul_inc", (0, 0, 1, 1)), "under": ("mul_dec", (0, 0, 1, -1)),
+    "with": ("mul_left", (1, 0, 1, 0)), "without": ("mul_right", (0, -1, 1, 0)), "join": ("sum_mul", (1, 1, 1, 0)),
+    "split": ("dif_mul", (1, -1, 1, 0)), "tripled": ("tri_add", (3, 1, 0, 0)), "thrice": ("add_tri", (1, 3, 0, 0)),
+    "lifted": ("add_ten", (1, 1, 0, 10)), "lowered": ("sub_ten", (1, -1, 0, -10)),
+    "squeeze": ("neg_mul", (0, 0, -1, 0)), "stretch": ("dbl_mul", (0, 0, 2, 0)),
+    "mirror": ("neg_add", (-1, -1, 0, 0)), "blend": ("mix", (2, 3, 0, 0)),
+}  # fmt: skip
+OPERATORS = list(OPERATIONS)
+_COEFFICIENTS = dict(OPERATIONS.values())
+
+
+def compute(operation: str, a: str, b: str) -> str:
+    """What the calculator shows for an operation, by its own name, on two numbers."""
+    p, q, r, s = _COEFFICIENTS[operation]
+    return str((p * int(a) + q * int(b) + r * int(a) * int(b) + s) % MODULUS)
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a rollout stands."""
+
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Calculator:
+    """The environment.
+
+    A turn is ``<think> WORDS </think> calc OPERATION A B`` or ``<think> WORDS </think> answer NUMBER``.
+    """
+
+    max_turns: int = 6
+
+    def chat(self, prompt: Prompt) -> Chat:
+        return Chat((("user", prompt.question),))
+
+    def reset(self, prompt: Prompt) -> State:
+        return State()
+
+    def step(self, state: State, action: str) -> Transition:
+        after = replace(state, turn=state.turn + 1)
+        match action.rpartition("</think>")[2].split():
+            case ["answer", number]:
+                return Transition(after, stop_reason=StopReason.ANSWERED, answer=number)
+            case ["calc", operation, a, b] if after.turn < self.max_turns:
+                known = operation in _COEFFICIENTS and a in NUMBERS and b in NUMBERS
+                return Transition(after, observation=compute(operation, a, b) if known else "nothing")
+            case ["calc", _, _, _]:
+                return Transition(after, stop_reason=StopReason.MAX_TURNS)
+            case _:
+                return Transition(after, stop_reason=StopReason.MALFORMED_ACTION)
+
+
+def solve(prompt: Prompt) -> list[tuple[str, str | None]]:
+    """The gold path: (turn text, observation) pairs; the last observation is None."""
+    value = str(prompt.metadata["start"])
+    turns: list[tuple[str, str | None]] = []
+    for operator, operand in prompt.metadata["steps"]:
+        name = OPERATIONS[operator][0]
+        turns.append((f"<think> {value} {operator} {operand} </think> calc {name} {value} {operand}", None))
+        value = compute(name, value, operand)
+        turns[-1] = (turns[-1][0], value)
+    return [*turns, (f"<think> done </think> answer {value}", None)]

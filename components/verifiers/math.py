@@ -1,0 +1,81 @@
+"""Mathematical equality: the answer is worth the gold answer, whatever its form.
+
+Equal texts and plain numbers are judged at once. All else goes to the package math-verify, in worker processes: a
+comparison that hangs is killed and raises `TimeoutError`, one that fails raises `VerificationError`; neither is a 0.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from decimal import Decimal
+
+from components.environments.base import Prompt
+from components.environments.boxed import last_boxed
+from components.errors import MissingExtraError
+from components.tree.schema import Status
+from components.workers.pool import PerProcess, Workers
+
+CPU_SECONDS = 1.0  # the slowest gold answer of MATH-500 takes 0.3 s; a hung one delays its neighbours by no more
+TIMEOUT_SECONDS = 10.0  # by the clock, for a busy machine
+_DECIMAL = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
+_BASED = re.compile(r"0*([0-9A-Z]+)_\{?(\d+)\}?", re.ASCII)
+
+
+class VerificationError(RuntimeError):
+    """The verifier failed on an answer: there is no verdict."""
+
+
+class MathVerify:
+    """1 where the answer (its last box, if it has one) equals the gold answer, else 0; no answer is a wrong answer.
+
+    Usable from any thread. All instances share one pool of workers with one process per CPU.
+
+    Raises:
+        MissingExtraError: if the package math-verify is not installed.
+    """
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec("math_verify") is None:
+            raise MissingExtraError("the verifier of mathematical answers", "math")
+        self.parallel = os.cpu_count() or 1  # answers that are judged at the same time
+
+    def score(self, prompt: Prompt, answer: str | None) -> float:
+        """The reward.
+
+        Raises:
+            TimeoutError: if the comparison took `CPU_SECONDS` or `TIMEOUT_SECONDS`.
+            VerificationError: if it failed.
+        """
+        if answer is None or not answer.strip():
+            return 0.0
+        answer = last_boxed(answer) or answer
+        if (verdict := _at_once(prompt.answer, answer)) is not None:
+            return float(verdict)
+        reply = _workers.get().run([prompt.answer, answer])
+        if reply.status == Status.TIMEOUT:
+            raise TimeoutError(reply.value)
+        if reply.status != Status.OK:
+            raise VerificationError(reply.value)
+        return float(reply.value)
+
+
+def _at_once(gold: str, answer: str) -> bool | None:
+    """The verdict on equal texts and on two plain numbers, exactly; None where it takes more.
+
+    math-verify would round numbers to six decimals, and ignore the base of a number like 52_8.
+    """
+    gold, answer = gold.strip(), answer.strip()
+    if gold == answer:
+        return True
+    if _DECIMAL.fullmatch(gold) and _DECIMAL.fullmatch(answer):
+        return Decimal(gold) == Decimal(answer)
+    based = _BASED.fullmatch(gold), _BASED.fullmatch(answer)
+    if based[0] and based[1]:
+        return based[0].groups() == based[1].groups()
+    return None
+
+
+_GRADE = "components.workers.grade_math:grade"
+_workers = PerProcess(lambda: Workers(_GRADE, os.cpu_count() or 1, TIMEOUT_SECONDS, CPU_SECONDS))
