@@ -18,7 +18,7 @@ import torch
 from bench.results import record
 from components.config import Params
 from components.datasets import load_prompts, prepare
-from components.environments import ENVIRONMENTS
+from components.policy import make_environment
 from components.policy.checkpoint import load_model
 from components.policy.engine_transformers import TransformersEngine
 from components.policy.renderer import Renderer
@@ -30,10 +30,10 @@ def main(repeats: int = 5) -> None:
     torch.set_num_threads(1)
     params = Params()
     with tempfile.TemporaryDirectory() as folder:
-        policy = warm_up(params.policy, Path(folder) / "warmup")
+        policy = warm_up(params.policy, "multihop", Path(folder) / "warmup")
         prompts = load_prompts(prepare(params.environment, Path(folder)) / "val.parquet")
         renderer, engine = Renderer.load(policy), TransformersEngine(params.engine)
-        environment = ENVIRONMENTS["multihop"](params.environment.max_turns)
+        environment = make_environment(params)
         model = load_model(policy).eval()
     ours, plain, shares = [], [], []
     for repeat in range(repeats):

@@ -26,6 +26,8 @@ from scipy.stats import spearmanr
 
 from bench.results import record
 from components.config import Params, load_params
+from components.policy import make_environment
+from components.policy.renderer import Renderer
 from components.predictor import PREDICTORS, Prefix, make_predictor, prefixes_of
 from components.predictor.metrics import expected_calibration_error
 from components.storage import read_parquet
@@ -86,10 +88,7 @@ def anchors(run: Run, number: int) -> list[Prefix]:
     forest = read_forest(run.iteration(number) / "forest.parquet")
     rows = visited_anchors(forest)
     roots = {n.prompt_id: n.token_ids for n in forest.nodes if n.parent_id < 0}
-    from components.policy.renderer import Renderer
-    from tasks.inputs import environment
-
-    renderer, task = Renderer.load(start_policy(run.params)), environment(run.params)
+    renderer, task = Renderer.load(start_policy(run.params)), make_environment(run.params)
     pool = read_parquet(run.iteration(number) / "scored.parquet")["prompt_id"].to_pylist()
     at_roots = [
         Prefix.root(train_prompts[p], roots.get(p) or renderer.prompt_ids(task.chat(train_prompts[p]))) for p in pool

@@ -52,7 +52,7 @@ class RunParams(Section):
 class EnvironmentParams(Section):
     """The task, and how hard the built-in generator makes it."""
 
-    name: Literal["multihop"] = Field("multihop", description="Registered environment.")
+    name: str = Field("multihop", description="Registered environment.")
     train_prompts: PositiveInt = Field(4096, description="Prompts of the training pool.")
     val_prompts: PositiveInt = Field(128, description="Held-out prompts, disjoint from the training pool.")
     test_prompts: PositiveInt = Field(512, description="Prompts for `trace evaluate`, disjoint from both.")
@@ -60,12 +60,40 @@ class EnvironmentParams(Section):
         {2: 0.4, 3: 0.35, 4: 0.25}, description="Share of questions by number of look-ups."
     )
     max_turns: PositiveInt = Field(6, description="Turns after which a rollout is stopped.")
+    files: dict[Literal["train", "val", "test"], list[str]] = Field(
+        {}, description="Data files of search and math by split; missing splits are cut from train."
+    )
+    categories: list[str] = Field(
+        ["multi_turn_base", "multi_turn_long_context", "multi_turn_miss_func", "multi_turn_miss_param"],
+        description="BFCL categories of functions.",
+    )
+    python: Literal["sandboxed", "confined"] = Field(
+        "sandboxed", description="Interpreter of math: a sandboxed subset, or CPython in a confined process."
+    )
+    corpus: str | None = Field(None, description="Corpus file that search looks in.")
+    retriever: str | None = Field(None, description="URL of a search server, instead of a corpus.")
+    record: str | None = Field(None, description="File that keeps a search server's answers for later runs.")
+    top_k: PositiveInt = Field(3, description="Passages that a search returns.")
+    react: bool = Field(False, description="Search in plain ReAct text, for chat templates without tools.")
+    graded: bool = Field(False, description="Search rewards F1 of at least 0.3 as well; success stays above 0.5.")
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether the tiny policy can be warmed up on it."""
+        from components.datasets.builtin import BUILTIN
+
+        return self.name in BUILTIN
 
     @model_validator(mode="after")
     def _check(self) -> EnvironmentParams:
+        from components.datasets.builtin import BUILTIN
+        from components.environments import ENVIRONMENTS
+
+        if self.name not in ENVIRONMENTS:
+            raise ValueError(f"name={self.name!r} is not known; choose one of {', '.join(ENVIRONMENTS)}")
         if not self.hops or sum(self.hops.values()) <= 0 or min(self.hops) < 1:
             raise ValueError(f"hops must give a positive share to at least one number of hops >= 1, got {self.hops}")
-        if self.max_turns <= max(self.hops):
+        if self.is_builtin and self.max_turns < BUILTIN[self.name].turns(max(self.hops)):
             raise ValueError(f"max_turns={self.max_turns} leaves no turn for the answer after {max(self.hops)} hops")
         return self
 
@@ -235,6 +263,11 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Params:
+        if self.policy.path is None and not self.environment.is_builtin:
+            raise ValueError(
+                f"environment.name={self.environment.name!r} needs a real model: set policy.path to a folder with a "
+                "Hugging Face checkpoint (the tiny policy knows only the built-in tasks)"
+            )
         if self.allocation.pool > self.environment.train_prompts:
             raise ValueError(
                 f"allocation.pool={self.allocation.pool} is larger than "

@@ -11,8 +11,7 @@ from components.policy import make_sampler
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.storage import write_json
 from components.tree.schema import Status, StopReason
-from components.verifiers import VERIFIERS
-from components.verifiers import verify as score
+from components.verifiers import VERIFIERS, verify_all
 from tasks.inputs import prompts
 from tasks.stage import Context, stage
 
@@ -33,7 +32,7 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
     The seeds of the rollouts depend on the prompt alone, not on the iteration: policies are compared on equal draws.
     """
     held_out = prompts(params, split)
-    verifier = VERIFIERS[params.environment.name]()
+    verifier = VERIFIERS[params.environment.name](params.environment)
     starts = [
         Start(
             p,
@@ -48,12 +47,9 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
         for tree, p in enumerate(held_out.values())
         for s in range(samples)
     ]
-    leaves = [n for n in sample.sample(starts, len(held_out)) if n.is_terminal]
-    outcomes = [
-        score(verifier, held_out[n.prompt_id], n.observation if n.stop_reason == StopReason.ANSWERED else None)
-        for n in leaves
-        if n.status == Status.OK
-    ]
+    leaves = [n for n in sample.sample(starts, len(held_out)) if n.is_terminal and n.status == Status.OK]
+    cases = [(held_out[n.prompt_id], n.observation if n.stop_reason == StopReason.ANSWERED else None) for n in leaves]
+    outcomes = verify_all(verifier, cases)
     rewards = [o.reward for o in outcomes if o.reward is not None]
     return {
         "accuracy": float(np.mean(rewards)) if rewards else float("nan"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from components.config import Params
 from components.datasets import load_prompts, prepare
-from components.environments import ENVIRONMENTS, Environment, Prompt
+from components.environments import Prompt
 from components.storage import read_parquet, write_parquet
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA
@@ -21,10 +21,6 @@ def prompts(params: Params, split: str) -> dict[str, Prompt]:
 @lru_cache(maxsize=4)
 def _prompts(path: Path) -> dict[str, Prompt]:
     return {p.prompt_id: p for p in load_prompts(path)}
-
-
-def environment(params: Params) -> Environment:
-    return ENVIRONMENTS[params.environment.name](params.environment.max_turns)
 
 
 def read_forest(path: Path) -> Forest:

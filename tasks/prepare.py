@@ -39,4 +39,4 @@ def start_policy(params: Params) -> Path:
         for listener in listeners:
             listener.stage("warm_up_policy", done, total)
 
-    return warm_up(params.policy, Path(params.run.data_dir) / "warmup", progress).absolute()
+    return warm_up(params.policy, params.environment.name, Path(params.run.data_dir) / "warmup", progress).absolute()

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from components.policy import make_environment
 from components.policy.renderer import Renderer
 from components.policy.rollout import derive_seed
 from components.predictor import Prefix, make_predictor
 from components.storage import write_parquet
-from tasks.inputs import environment, prompts
+from tasks.inputs import prompts
 from tasks.stage import Context, stage
 
 SCORED_SCHEMA = pa.schema(
@@ -34,7 +35,7 @@ def score_prompts(context: Context, policy: Path, predictor: Path | None) -> dic
     rng = np.random.default_rng(derive_seed(params.run.seed, context.iteration, "pool"))
     ids = list(train)
     pool = [ids[i] for i in rng.choice(len(ids), size=params.allocation.pool, replace=False)]
-    renderer, task = Renderer.load(policy), environment(params)
+    renderer, task = Renderer.load(policy), make_environment(params)
     model = make_predictor(params, policy, predictor)
     belief = model.predict([Prefix.root(train[p], renderer.prompt_ids(task.chat(train[p]))) for p in pool])
     write_parquet(context.output, pa.table([pool, belief.mean_A, belief.concentration_A], schema=SCORED_SCHEMA))

@@ -9,8 +9,7 @@ from pathlib import Path
 from components.config import Params
 from components.tree.forest import Forest
 from components.tree.schema import Node, Status, StopReason
-from components.verifiers import VERIFIERS
-from components.verifiers import verify as score
+from components.verifiers import VERIFIERS, verify_all
 from tasks.inputs import prompts, read_forest, write_forest
 from tasks.stage import Context, stage
 
@@ -27,12 +26,11 @@ def _verify(context: Context, forest: Path) -> dict[str, float]:
 
 def score_new(params: Params, nodes: list[Node]) -> list[Node]:
     """Gives a reward, or a status that says why there is none, to the leaves that have neither; returns these."""
-    train, verifier = prompts(params, "train"), VERIFIERS[params.environment.name]()
+    train, verifier = prompts(params, "train"), VERIFIERS[params.environment.name](params.environment)
     new = [n for n in nodes if n.is_terminal and n.reward is None and n.status == Status.OK]
     failures: list[str] = []
-    for node in new:
-        answer = node.observation if node.stop_reason == StopReason.ANSWERED else None
-        outcome = score(verifier, train[node.prompt_id], answer)
+    cases = [(train[n.prompt_id], n.observation if n.stop_reason == StopReason.ANSWERED else None) for n in new]
+    for node, outcome in zip(new, verify_all(verifier, cases), strict=True):
         node.reward, node.status = outcome.reward, outcome.status
         if outcome.detail is not None:
             failures.append(outcome.detail)

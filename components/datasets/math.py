@@ -34,7 +34,7 @@ GENERATORS = (
 )  # fmt: skip
 
 
-def load_math(path: Path, conflicts: Literal["error", "drop"] = "error") -> list[Prompt]:
+def load_math(path: Path | str, conflicts: Literal["error", "drop"] = "error") -> list[Prompt]:
     """Problems of a data file (see `read_rows` for the kinds of files), in the file's order.
 
     A row that repeats another, question and answer, is left out, and their number is logged.
@@ -107,7 +107,7 @@ def _prompt(question: str, answer: str, metadata: dict[str, Any] | None = None) 
     return Prompt(hashlib.sha256(f"{question}\0{answer}".encode()).hexdigest()[:16], question, answer, metadata or {})
 
 
-def _question(row: dict[str, Any], path: Path, number: int) -> str:
+def _question(row: dict[str, Any], path: Path | str, number: int) -> str:
     name, value = _first(row, QUESTIONS, path, number)
     if isinstance(value, list):  # a conversation: the last that the user says
         said = [m.get("content") for m in value if isinstance(m, dict) and m.get("role") == "user"]
@@ -117,7 +117,7 @@ def _question(row: dict[str, Any], path: Path, number: int) -> str:
     return value.strip()
 
 
-def _answer(row: dict[str, Any], path: Path, number: int) -> str:
+def _answer(row: dict[str, Any], path: Path | str, number: int) -> str:
     if all(row.get(name) is None for name in ANSWERS):
         name, solution = _first(row, (*ANSWERS, *SOLUTIONS), path, number)
         answer = last_boxed(solution) if isinstance(solution, str) else None
@@ -149,7 +149,7 @@ def _text(value: Any) -> str | None:
     return (text.strip("$").strip() if "$" not in text.strip("$") else text) or None
 
 
-def _first(row: dict[str, Any], names: tuple[str, ...], path: Path, number: int) -> tuple[str, Any]:
+def _first(row: dict[str, Any], names: tuple[str, ...], path: Path | str, number: int) -> tuple[str, Any]:
     for name in names:
         if row.get(name) is not None:
             return name, row[name]

@@ -9,51 +9,49 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from components.config import EnvironmentParams
-from components.datasets.multihop import generate_prompts
 from components.environments.base import Prompt
 from components.errors import UserError
-from components.storage import atomic_path, content_hash, read_json, read_parquet, value_hash, write_json, write_parquet
+from components.storage import content_hash, read_json, read_parquet, value_hash
 
 PROMPT_SCHEMA = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("prompt_id", "question", "answer", "metadata")]
 )
 SPLITS = ("train", "val", "test")
-DATA_SEED = 20260610  # the data set is the same for every run seed
+DATA_KEYS = {"name", "train_prompts", "val_prompts", "test_prompts"}  # and those of the task, below
+TASK_KEYS = {"search": {"files"}, "math": {"files"}, "functions": {"categories"}}
 
 
 def prepare(settings: EnvironmentParams, root: Path) -> Path:
-    """Writes the splits of a built-in task unless they are there already.
+    """Writes the splits of a task unless they are there already.
 
     Args:
-        settings: Sizes and difficulty.
+        settings: Sizes, difficulty, files.
         root: Folder of all data sets.
 
     Returns:
         The folder with ``{train,val,test}.parquet`` and ``card.json``. No prompt is in two splits.
+
+    Raises:
+        UserError: if a data file is missing or damaged, or there are too few prompts.
     """
-    recipe = {"seed": DATA_SEED, **settings.model_dump(exclude={"max_turns"})}
+    from components.datasets.sources import SEED, SOURCES  # they use the schema above
+    from components.datasets.splits import write_splits
+
+    recipe = {"seed": SEED, **settings.model_dump(include=DATA_KEYS | TASK_KEYS.get(settings.name, {"hops"}))}
+    files = [file for names in recipe.get("files", {}).values() for file in names]
+    recipe["contents"] = {file: content_hash(Path(file)) for file in files if Path(file).exists()}
     folder = root / settings.name / value_hash(recipe)[:12]
     if _is_whole(folder):
         return folder
-    stream = generate_prompts(np.random.default_rng(DATA_SEED), settings.hops)
-    seen: set[str] = set()
-    with atomic_path(folder) as temporary:
-        temporary.mkdir()
-        for split in SPLITS:
-            prompts: list[Prompt] = []
-            while len(prompts) < getattr(settings, f"{split}_prompts"):
-                prompt = next(stream)
-                if prompt.prompt_id not in seen:
-                    seen.add(prompt.prompt_id)
-                    prompts.append(prompt)
-            write_parquet(temporary / f"{split}.parquet", prompts_to_table(prompts))
-        write_json(temporary / "card.json", {"task": settings.name, "source": "built-in generator", "settings": recipe,
-                   "sha256": {split: content_hash(temporary / f"{split}.parquet") for split in SPLITS}})  # fmt: skip
-    return folder
+    source = ", ".join(files) or ("the package bfcl-eval" if settings.name == "functions" else "built-in generator")
+    card = {"task": settings.name, "source": source, "licence": LICENCES.get(settings.name), "settings": recipe}
+    return write_splits(folder, SOURCES[settings.name](settings), card=card)
+
+
+LICENCES = {"functions": "Apache-2.0 (bfcl-eval)", "search": "that of the files", "math": "that of the files"}
 
 
 def _is_whole(folder: Path) -> bool:

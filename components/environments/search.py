@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from components.environments.base import Chat, Prompt, Transition
 from components.environments.parsing import Call, MalformedCall, parse_turn
-from components.environments.retrieval import QUERY_CHARACTERS, Passage, Retriever
+from components.environments.retrieval import QUERY_CHARACTERS, Bm25, Passage, Retriever
+from components.environments.retrieval_http import HttpRetriever, Recorded
+from components.errors import UserError
 from components.tree.schema import StopReason
+
+if TYPE_CHECKING:
+    from components.config import EnvironmentParams
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -108,6 +115,23 @@ class Search:
             for number, passage in enumerate(found, start=1)
         ]
         return _clean("\n".join(shown)) or "No passage fits this query."
+
+
+def make_retriever(settings: EnvironmentParams, cache: Path) -> Retriever:
+    """The corpus or server that `environment.corpus` or `environment.retriever` names, made once per process.
+
+    Raises:
+        UserError: if neither or both are given, or the corpus cannot be read.
+    """
+    if (settings.corpus is None) == (settings.retriever is None):
+        raise UserError("search needs a corpus file (environment.corpus) or a server's URL (environment.retriever)")
+    return _retriever(settings.corpus, settings.retriever, settings.record, settings.top_k, cache)
+
+
+@lru_cache(maxsize=2)
+def _retriever(corpus: str | None, url: str | None, record: str | None, top_k: int, cache: Path) -> Retriever:
+    found: Retriever = Bm25(corpus, cache / "index", top_k) if corpus else HttpRetriever(str(url), top_k)
+    return Recorded(Path(record), {"source": corpus or url, "top_k": top_k}, found) if record else found
 
 
 def final_answer(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from components.config import EngineParams, Params
+    from components.environments import Environment
     from components.policy.base import Engine, Trainer
     from components.policy.rollout import Sampler
 
@@ -37,18 +38,24 @@ def _engine(settings: EngineParams) -> Engine:
     return ENGINES[settings.name](settings)
 
 
+def make_environment(params: Params) -> Environment:
+    """The environment that `params.environment.name` registers."""
+    from components.environments import ENVIRONMENTS
+
+    return ENVIRONMENTS[params.environment.name](params.environment, Path(params.run.data_dir) / "cache")
+
+
 def make_sampler(params: Params, policy: Path, version: int) -> Sampler:
     """A sampler whose engine holds the weights of `policy`; one engine serves the whole process."""
     import torch
 
-    from components.environments import ENVIRONMENTS
     from components.policy.renderer import Renderer
     from components.policy.rollout import Sampler
 
     torch.set_num_threads(params.run.threads)
     engine = _engine(params.engine)
     engine.load(policy)
-    environment = ENVIRONMENTS[params.environment.name](params.environment.max_turns)
+    environment = make_environment(params)
     return Sampler(engine, Renderer.load(policy), environment, params.engine, version)
 
 

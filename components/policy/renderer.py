@@ -83,9 +83,7 @@ class Renderer:
         turns = (_TURN, f"<think>\nt\n</think>\n\n{_TURN}")
         deltas = {self._after([*begin, ("assistant", turn)], role, "o") for begin in (first, later) for turn in turns}
         if len(deltas) > 1:
-            raise UserError(
-                "the chat template's text after a turn depends on earlier turns, so it cannot be appended"
-            )
+            raise UserError("the chat template's text after a turn depends on earlier turns, so it cannot be appended")
 
     def decode(self, ids: list[int]) -> str:
         """Text of a sampled turn, without its end-of-turn token."""

@@ -9,30 +9,32 @@ import numpy as np
 import torch
 
 from components.config import PolicyParams
-from components.datasets.multihop import generate_prompts, vocabulary, zipf_weights
-from components.environments.base import Prompt
-from components.environments.multihop import MultiHop, solve
+from components.datasets.builtin import BUILTIN
+from components.environments.base import Chat, Prompt
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model, build_tokenizer
 from components.storage import atomic_path, value_hash
 
 
-def warm_up(settings: PolicyParams, root: Path, progress: Callable[[int, int], None] = lambda done, of: None) -> Path:
+def warm_up(
+    settings: PolicyParams, task: str, root: Path, progress: Callable[[int, int], None] = lambda done, of: None
+) -> Path:
     """Trains the tiny policy, or finds it in the cache.
 
     Args:
         settings: Size and recipe.
+        task: Name of a built-in task.
         root: Folder of all warmed-up policies.
         progress: Called with the steps done and their number.
 
     Returns:
         Folder with the checkpoint in Hugging Face form.
     """
-    folder = root / value_hash(settings.model_dump(exclude={"path"}))[:12]
+    folder = root / value_hash({"task": task, **settings.model_dump(exclude={"path"})})[:12]
     if folder.exists():
         return folder
-    recipe = settings.warmup
-    tokenizer = build_tokenizer(vocabulary())
+    recipe, builtin = settings.warmup, BUILTIN[task]
+    tokenizer = build_tokenizer(builtin.vocabulary())
     renderer = Renderer(tokenizer)
     model = build_model(settings, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=0.01)
@@ -40,8 +42,8 @@ def warm_up(settings: PolicyParams, root: Path, progress: Callable[[int, int], N
         optimizer, lambda step: min(1.0, (step + 1) / 20, (recipe.steps - step) / (0.5 * recipe.steps))
     )
     rng = np.random.default_rng(recipe.seed)
-    stream = generate_prompts(rng, recipe.hops, zipf_weights(recipe.zipf))
-    examples = [demonstrate(next(stream), renderer) for _ in range(recipe.steps * recipe.batch_size)]
+    stream = builtin.generate(rng, recipe.hops, builtin.zipf_weights(recipe.zipf))
+    examples = [demonstrate(next(stream), builtin.solve, renderer) for _ in range(recipe.steps * recipe.batch_size)]
     examples.sort(key=lambda example: len(example[0]))  # batches of equal length need no padding; their order is random
     for step, batch in enumerate(rng.permutation(recipe.steps)):
         ids, labels = _batch(examples[batch * recipe.batch_size : (batch + 1) * recipe.batch_size])
@@ -58,9 +60,11 @@ def warm_up(settings: PolicyParams, root: Path, progress: Callable[[int, int], N
     return folder
 
 
-def demonstrate(prompt: Prompt, renderer: Renderer) -> tuple[list[int], list[bool]]:
+def demonstrate(
+    prompt: Prompt, solve: Callable[[Prompt], list[tuple[str, str | None]]], renderer: Renderer
+) -> tuple[list[int], list[bool]]:
     """Token ids of the gold path, and which of them the policy would have to sample."""
-    ids = renderer.prompt_ids(MultiHop().chat(prompt))
+    ids = renderer.prompt_ids(Chat((("user", prompt.question),)))
     is_action = [False] * len(ids)
     for action, observation in solve(prompt):
         turn = [*renderer.tokenizer(action, add_special_tokens=False)["input_ids"], renderer.eos_id]

@@ -47,8 +47,8 @@ def _oracle(params: Params, policy: Path) -> Predictor:
     from components.predictor.oracle import Oracle
     from components.verifiers import VERIFIERS
 
-    sampler = make_sampler(params, policy, version=0)
-    return Oracle(sampler, VERIFIERS[params.environment.name](), params.predictor.rollouts, params.run.seed)
+    verifier = VERIFIERS[params.environment.name](params.environment)
+    return Oracle(make_sampler(params, policy, 0), verifier, params.predictor.rollouts, params.run.seed)
 
 
 PREDICTORS: dict[str, Callable[[Params, Path], Predictor]] = {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import spearmanr
 
-from components.tree.anchors import is_bare, merged_prefixes
+from components.tree.anchors import SUCCESS, is_bare, merged_prefixes
 from components.tree.forest import Forest
 
 DEPTHS = ((1, 1), (2, 2), (3, 3), (4, 7), (8, 10**9))  # turns, both ends included
@@ -86,20 +86,20 @@ def _bins(v_hat: np.ndarray, reward: np.ndarray) -> list[tuple[float, float, int
 
 
 def _bare_outcomes(forest: Forest) -> Outcomes:
-    """Rewards of the scored bare rollouts through each anchor; prefixes of identical tokens are one anchor."""
+    """Successes (1) and failures (0) of the scored bare rollouts through each anchor; equal prefixes are one."""
     first_N = merged_prefixes(forest)
     outcomes: Outcomes = {}
     for leaf in forest.scored_L.tolist():
         if is_bare(forest, leaf):
             for row in forest.path(leaf)[:-1]:
-                outcomes.setdefault(int(first_N[row]), []).append(float(forest.reward_N[leaf]))
+                outcomes.setdefault(int(first_N[row]), []).append(float(forest.reward_N[leaf] > SUCCESS))
     return outcomes
 
 
 def _continued_outcomes(forest: Forest) -> Outcomes:
     outcomes: Outcomes = {}
     for leaf in forest.scored_L[forest.is_counterfactual_N[forest.scored_L]].tolist():
-        outcomes.setdefault(forest.nodes[leaf].anchor_id, []).append(float(forest.reward_N[leaf]))
+        outcomes.setdefault(forest.nodes[leaf].anchor_id, []).append(float(forest.reward_N[leaf] > SUCCESS))
     return outcomes
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from components.tree.anchors import SUCCESS
 from components.tree.forest import Forest
 
 
@@ -34,22 +35,25 @@ def leaf_values(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
 
 
 def own_rollouts(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of rewards and numbers of the scored rollouts that are fresh samples of V at each node.
+    """Successes, and numbers of the scored rollouts that are fresh samples at each node.
 
     A leaf is one for the anchor that it was sampled from and for the nodes sampled on its way. It is none for nodes
     above its anchor: that continuations start there was decided by outcomes that are already known, so counting them
     there (as Eq. 18 does) pulls the mean towards the chosen suffixes. Over 20 iterations of the embedded task, labels
     by Eq. 18 raised the predictor's mean squared error at roots by 1 to 12 %.
 
+    A success is a reward above `SUCCESS`: the allocation counts outcomes, so with graded rewards the predictor must
+    learn their chance, not the mean reward.
+
     Returns:
-        sum_N: Sum of rewards; float64.
+        sum_N: Number of successes; float64.
         count_N: Number of rollouts; int64.
     """
     sum_N, count_N = np.zeros(len(forest)), np.zeros(len(forest), dtype=np.int64)
     for leaf in forest.scored_L.tolist():
         path = forest.path(leaf)
         fresh = path[path.index(forest.nodes[leaf].anchor_id) :]
-        sum_N[fresh] += forest.reward_N[leaf]
+        sum_N[fresh] += forest.reward_N[leaf] > SUCCESS
         count_N[fresh] += 1
     return sum_N, count_N
 

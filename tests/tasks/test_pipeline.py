@@ -194,7 +194,7 @@ def test_continuations_start_in_the_world_of_their_prefix(params, data_dir, tmp_
             transition = super().step(state, action)
             return replace(transition, answer=str(transition.state.turn)) if transition.done else transition
 
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", Counting)
+    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: Counting(settings.max_turns))
     run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
     train(run)
     ended = [n for n in forests(run)[0].nodes if n.stop_reason in (StopReason.ANSWERED, StopReason.MAX_TURNS)]
@@ -209,7 +209,7 @@ def test_failing_verifier_is_told_and_its_rollouts_are_neither_wrong_nor_trained
         def score(self, prompt, answer):
             raise ConnectionError("the grader is away")
 
-    monkeypatch.setitem(VERIFIERS, "multihop", Broken)
+    monkeypatch.setitem(VERIFIERS, "multihop", lambda settings: Broken())
     run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
     train(run)
     assert "could not be verified; the first: ConnectionError: the grader is away" in caplog.text

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from components.datasets.multihop import generate_prompts, make_prompt, zipf_weights
-from components.environments import ENVIRONMENTS
-from components.environments.multihop import ENTITIES, FIELDS, RELATIONS, solve
+from components.environments.multihop import ENTITIES, FIELDS, RELATIONS, MultiHop, solve
 from components.tree.schema import StopReason
-from components.verifiers import VERIFIERS, verify
+from components.verifiers import verify
+from components.verifiers.exact_match import ExactMatch
 
 
 def draw(count: int, seed: int = 0) -> list:
@@ -19,7 +19,7 @@ def draw(count: int, seed: int = 0) -> list:
 
 def final_answer(prompt, change: int | None = None) -> str | None:
     """The answer along the gold path, with the relation of one hop searched in a wrong field."""
-    environment, state = ENVIRONMENTS["multihop"](6), None
+    environment, state = MultiHop(6), None
     state, entity = environment.reset(prompt), prompt.metadata["start"]
     for hop, relation in enumerate(reversed(prompt.metadata["relations"])):
         used = RELATIONS[(RELATIONS.index(relation) + 1) % len(RELATIONS)] if hop == change else relation
@@ -29,7 +29,7 @@ def final_answer(prompt, change: int | None = None) -> str | None:
 
 
 def test_gold_path_scores_1_and_a_wrong_field_mostly_0():
-    verifier = VERIFIERS["multihop"]()
+    verifier = ExactMatch()
     prompts = draw(300)
     assert all(verify(verifier, p, final_answer(p)).reward == 1.0 for p in prompts)
     wrong = np.mean([verify(verifier, p, final_answer(p, change=0)).reward for p in prompts])
@@ -48,7 +48,7 @@ def test_answers_do_not_depend_on_the_question_alone():
 
 
 def test_unknown_entity_or_field_finds_nothing():
-    environment = ENVIRONMENTS["multihop"](6)
+    environment = MultiHop(6)
     state = environment.reset(draw(1)[0])
     for action in ("search nobody mat", "search ann nofield"):
         assert environment.step(state, action).observation == "nothing"
@@ -58,7 +58,7 @@ def test_unknown_entity_or_field_finds_nothing():
     "text", ["", "</think>", "answer", "answer a b", "search", "SEARCH ann mat", "é 木 \x00", "a " * 9999]
 )
 def test_any_text_is_a_transition(text):
-    environment = ENVIRONMENTS["multihop"](6)
+    environment = MultiHop(6)
     transition = environment.step(environment.reset(draw(1)[0]), text)
     assert transition.stop_reason == StopReason.MALFORMED_ACTION
 
@@ -86,4 +86,4 @@ def test_verifier_failure_is_a_status_never_a_wrong_answer():
         outcome = verify(verifier, prompt, "ann")
         assert outcome.reward is None
         assert outcome.status == "error"
-    assert verify(VERIFIERS["multihop"](), prompt, None).reward == 0.0
+    assert verify(ExactMatch(), prompt, None).reward == 0.0

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from components.config import EngineParams
 from components.datasets.multihop import make_prompt
-from components.environments import ENVIRONMENTS, replay
+from components.environments import replay
 from components.environments.multihop import MultiHop, solve
 from components.errors import UserError
 from components.policy.base import Completion, Request
@@ -54,7 +54,7 @@ class Scripted:
 def roll(
     renderer: Renderer, turns: list[str], environment=None, settings: EngineParams | None = None, **engine
 ) -> list[Node]:
-    environment = environment or ENVIRONMENTS["multihop"](6)
+    environment = environment or MultiHop(6)
     sampler = Sampler(Scripted(renderer, turns, **engine), renderer, environment, settings or EngineParams(), 3)
     ids = renderer.prompt_ids(MultiHop().chat(PROMPT))
     root = Node(
@@ -82,7 +82,7 @@ def test_gold_path_is_sampled_observed_and_answered(renderer):
 
 def test_deltas_concatenate_to_the_sequence_of_a_demonstration(renderer):
     nodes = roll(renderer, [turn for turn, _ in solve(PROMPT)])
-    ids, is_action = demonstrate(PROMPT, renderer)
+    ids, is_action = demonstrate(PROMPT, solve, renderer)
     assert Forest(nodes).prefix_ids(4) == ids
     assert [a for n in nodes for a in n.is_action] == is_action
 
@@ -97,7 +97,7 @@ def test_observations_and_prompt_are_not_trained_on(renderer):
 
 
 def test_each_turn_is_asked_with_the_exact_history(renderer):
-    environment = ENVIRONMENTS["multihop"](6)
+    environment = MultiHop(6)
     engine = Scripted(renderer, [turn for turn, _ in solve(PROMPT)])
     ids = renderer.prompt_ids(MultiHop().chat(PROMPT))
     Sampler(engine, renderer, environment, EngineParams(), 0).sample(
@@ -145,7 +145,7 @@ def test_failing_tool_is_an_error_status_and_spares_the_others(renderer):
 
 
 def test_branching_restores_the_world_and_leaves_the_original_alone():
-    environment = ENVIRONMENTS["multihop"](6)
+    environment = MultiHop(6)
     actions = [turn for turn, _ in solve(PROMPT)]
     at_two = replay(environment, PROMPT, actions[:2])
     left = environment.step(at_two, actions[2])

@@ -104,7 +104,7 @@ def test_backbone_with_another_vocabulary_is_refused(params, random_policy, tmp_
 
 def test_oracle_agrees_with_other_rollouts_at_roots_and_prefixes(params, tmp_path):
     """Two oracles with different seeds see the same V, up to sampling noise; at a prefix it follows the prefix."""
-    policy = warm_up(params.policy, tmp_path)
+    policy = warm_up(params.policy, "multihop", tmp_path)
     prompts = load_prompts(prepare(params.environment, tmp_path) / "val.parquet")
     sampler = make_sampler(params, policy, 0)
     roots = [Prefix.root(p, sampler.renderer.prompt_ids(sampler.environment.chat(p))) for p in prompts]
