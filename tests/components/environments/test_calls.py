@@ -49,7 +49,6 @@ HOSTILE = {
     "cut after a call": "[cd(folder='a')",
     "no name": '<tool_call>{"arguments": {}}</tool_call>',
     "name is a list": '<tool_call>{"name": ["cd"], "arguments": {}}</tool_call>',
-    "arguments are text": tool_call('"{}"'),
     "nested brackets in JSON": tool_call("[" * 60_000),
     "nested objects": tool_call('{"a":' * 9_000 + "1" + "}" * 9_000),
     "nested a little too deep": tool_call('{"a": ' + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1) + "}"),
