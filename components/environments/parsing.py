@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _ACTION = re.compile(r"^Action:[ \t]*(\S+)[ \t]*\n+Action Input:[ \t]*(.*)\Z", re.DOTALL | re.MULTILINE)
 _FINAL = re.compile(r"^Final Answer:[ \t]*(.*)\Z", re.DOTALL | re.MULTILINE)
 
@@ -61,11 +61,24 @@ def parse_turn(text: str) -> Turn:
         return Turn((thought or rest[: found.start()]).strip(), (), found[1].strip())
     if found := _ACTION.search(rest):
         return Turn((thought or rest[: found.start()]).strip(), (_call(found[1], found[2].strip()),), "")
-    calls = tuple(_hermes(body) for body in _CALL.findall(rest))
-    left = _CALL.sub("", rest)
-    if "<tool_call>" in left or "</tool_call>" in left:
-        raise MalformedCall("a tool call does not begin or does not end")
-    return Turn(thought, calls, left.strip())
+    bodies, left = _take_calls(rest)
+    return Turn(thought, tuple(map(_hermes, bodies)), left.strip())
+
+
+def _take_calls(text: str) -> tuple[list[str], str]:
+    """What stands in the calls, and what is left; linear in the text's length, whatever it holds."""
+    bodies, left, at = [], [], 0
+    while (begin := text.find(_OPEN, at)) >= 0:
+        end = text.find(_CLOSE, begin)
+        if end < 0:
+            raise MalformedCall("a tool call does not end")
+        bodies.append(text[begin + len(_OPEN) : end])
+        left.append(text[at:begin])
+        at = end + len(_CLOSE)
+    left.append(text[at:])
+    if any(_CLOSE in part for part in left):
+        raise MalformedCall("a tool call does not begin")
+    return bodies, "".join(left)
 
 
 def _hermes(body: str) -> Call:
