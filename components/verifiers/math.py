@@ -20,7 +20,7 @@ from components.workers.pool import PerProcess, Workers
 CPU_SECONDS = 1.0  # the slowest gold answer of MATH-500 takes 0.3 s; a hung one delays its neighbours by no more
 TIMEOUT_SECONDS = 10.0  # by the clock, for a busy machine
 _DECIMAL = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
-_BASED = re.compile(r"0*([0-9A-Z]+)_\{?(\d+)\}?", re.ASCII)
+_BASED = re.compile(r"([0-9A-Z]+)_\{?(\d+)\}?", re.ASCII)
 
 
 class VerificationError(RuntimeError):
@@ -71,9 +71,8 @@ def _at_once(gold: str, answer: str) -> bool | None:
         return True
     if _DECIMAL.fullmatch(gold) and _DECIMAL.fullmatch(answer):
         return Decimal(gold) == Decimal(answer)
-    based = _BASED.fullmatch(gold), _BASED.fullmatch(answer)
-    if based[0] and based[1]:
-        return based[0].groups() == based[1].groups()
+    if (one := _BASED.fullmatch(gold)) and (other := _BASED.fullmatch(answer)):
+        return (one[1].lstrip("0"), one[2]) == (other[1].lstrip("0"), other[2])
     return None
 
 

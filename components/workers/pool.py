@@ -87,6 +87,7 @@ class Workers:
     ) -> None:
         self.function, self.count, self.timeout = function, count, timeout
         self._options = {"timeout": timeout, "cpu": cpu or timeout, "memory": memory, "hostile": hostile}
+        self._lock = threading.Lock()
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._owner, self._closed = os.getpid(), False
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -153,18 +154,17 @@ class Workers:
             "OPENBLAS_NUM_THREADS": "1",
         }
         arguments = json.dumps([self.function, descriptors, self._options])
-        self._helpers = [helper for helper in self._helpers if helper.poll() is None]
-        self._helpers.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "components.workers.server", arguments],
-                pass_fds=descriptors,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # one signal reaches it with all that it forked, and Ctrl-C does not
-            )
+        helper = subprocess.Popen(
+            [sys.executable, "-m", "components.workers.server", arguments],
+            pass_fds=descriptors,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # one signal reaches it with all that it forked, and Ctrl-C does not
         )
+        with self._lock:
+            self._helpers = [one for one in self._helpers if one.poll() is None] + [helper]
         for _, theirs in pairs:
             theirs.close()
         return [_Worker(ours) for ours, _ in pairs]

@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -83,8 +84,9 @@ def _work(
 ) -> NoReturn:
     """The child: runs tasks until the server closes, or one task only where it is hostile."""
     alarms = ((signal.ITIMER_REAL, timeout), (signal.ITIMER_PROF, cpu))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
+        with suppress(ValueError, OSError):  # where a lower one stands already, or the system has none
+            resource.setrlimit(limit, (value, value))
     sys.setrecursionlimit(1000 if hostile else RECURSION)
     while True:
         task = server.recv_bytes()

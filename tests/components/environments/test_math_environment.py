@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -97,6 +98,9 @@ def test_a_turn_without_a_call_is_the_answer(environment, text, answer):
         "<think> I never stop",
         "Action: python\nAction Input: print(1)",
         "<tool_call>" + "[" * 100_000 + "</tool_call>",
+        "<tool_call>" * 20_000,
+        "</tool_call>" * 20_000 + "<tool_call>" * 20_000,
+        "<tool_call>" * 20_000 + "</tool_call>" * 20_000,
     ],
 )
 def test_a_call_that_cannot_be_read_is_an_error_and_never_run(environment, tool, text):
@@ -108,6 +112,13 @@ def test_a_call_that_cannot_be_read_is_an_error_and_never_run(environment, tool,
     assert tool.seen == []
     last = replay(environment, PROMPT, [call()] * 3)
     assert environment.step(last, text).stop_reason == StopReason.MALFORMED_ACTION
+
+
+def test_a_hostile_turn_is_read_in_linear_time(environment):
+    start = time.perf_counter()
+    for part in ("<tool_call>", "</tool_call><tool_call>", "<think>", "Action: a\n", "Final Answer:", "\\boxed{", "}"):
+        environment.step(environment.reset(PROMPT), part * 20_000)
+    assert time.perf_counter() - start < 2.0
 
 
 @pytest.mark.parametrize("text", ["", "   ", "<think> hm </think>", "</think>"])

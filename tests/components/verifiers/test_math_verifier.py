@@ -73,6 +73,8 @@ def test_the_gold_answer_comes_first(verifier):
 
 HOSTILE = {
     "10^5 digits": "9" * 100_000,
+    "10^6 zeros": "0" * 1_000_000,
+    "10^6 blanks": r"\boxed" + " " * 1_000_000,
     "10^5 decimals": "0." + "3" * 100_000,
     "10^6 letters": "a" * 1_000_000,
     "power tower": "9^{9^{9^{9}}}",
@@ -126,6 +128,15 @@ def test_a_hostile_answer_is_wrong_or_a_status_soon(verifier, name, tmp_path, mo
     assert reason
     assert time.perf_counter() - start < TIMEOUT_SECONDS
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("gold", ["5", "0.5", "52_8", "x", r"\text{a}", "", "$", "}{", "\x00"])
+def test_no_gold_answer_makes_a_long_number_slow(verifier, gold):
+    """Numbers are judged in this process, which nothing can stop."""
+    start = time.perf_counter()
+    for answer in ("0" * 100_000, "1" * 100_000 + ".", "." + "1" * 100_000, "1" * 100_000 + "_{8", "-" * 100_000):
+        assert math._at_once(gold, answer) in (None, False)
+    assert time.perf_counter() - start < 1.0
 
 
 def test_a_comparison_that_hangs_is_a_timeout(verifier):

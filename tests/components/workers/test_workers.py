@@ -130,8 +130,7 @@ def test_a_helper_that_stands_still_is_an_error_and_is_replaced():
         assert workers.run(2).status == Status.ERROR
         assert time.perf_counter() - start < 4.0
         assert workers.run(3).value == "3"
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT) if psutil.pid_exists(pid) else None
+    assert gone(stopped)
 
 
 def test_a_function_that_is_not_there_is_told_each_time():
