@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from components.datasets.chains import draw_chains, zipf
 from components.environments.base import Prompt
 from components.environments.devices import CIRCUITS, DEVICES, FUNCTIONS, SKILLS, State
 
@@ -21,13 +22,7 @@ def generate_prompts(
         hops: Weight of each number of changes.
         skill_weights: Weight of each setting word, in the order of `SKILLS`; uniform by default.
     """
-    numbers = np.array(sorted(hops))
-    shares = np.array([hops[n] for n in numbers], dtype=float)
-    shares /= shares.sum()
-    weights = np.ones(len(SKILLS)) if skill_weights is None else skill_weights
-    weights = weights / weights.sum()
-    while True:
-        skills = [SKILLS[i] for i in rng.choice(len(SKILLS), size=rng.choice(numbers, p=shares), p=weights)]
+    for skills in draw_chains(rng, SKILLS, hops, skill_weights):
         devices = [DEVICES[i] for i in rng.integers(len(DEVICES), size=len(skills))]
         yield make_prompt(int(rng.integers(2**31)), list(zip(devices, skills, strict=True)))
 
@@ -44,7 +39,7 @@ def make_prompt(seed: int, changes: Sequence[tuple[str, str]]) -> Prompt:
 
 def zipf_weights(exponent: float) -> np.ndarray:
     """Weights 1/rank^exponent over the setting words."""
-    return 1.0 / np.arange(1, len(SKILLS) + 1) ** exponent
+    return zipf(len(SKILLS), exponent)
 
 
 def vocabulary() -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from components.datasets.chains import draw_chains, zipf
 from components.environments.base import Prompt
 from components.environments.multihop import ENTITIES, FIELDS, RELATIONS, look_up
 
@@ -21,13 +22,7 @@ def generate_prompts(
         hops: Weight of each number of look-ups.
         relation_weights: Weight of each relation word, in the order of `RELATIONS`; uniform by default.
     """
-    numbers = np.array(sorted(hops))
-    shares = np.array([hops[n] for n in numbers], dtype=float)
-    shares /= shares.sum()
-    weights = np.ones(len(RELATIONS)) if relation_weights is None else relation_weights
-    weights = weights / weights.sum()
-    while True:
-        chain = [RELATIONS[i] for i in rng.choice(len(RELATIONS), size=rng.choice(numbers, p=shares), p=weights)]
+    for chain in draw_chains(rng, RELATIONS, hops, relation_weights):
         start = ENTITIES[rng.integers(len(ENTITIES))]
         yield make_prompt(int(rng.integers(2**31)), chain, start)
 
@@ -44,7 +39,7 @@ def make_prompt(seed: int, relations: list[str], start: str) -> Prompt:
 
 def zipf_weights(exponent: float) -> np.ndarray:
     """Weights 1/rank^exponent over the relation words."""
-    return 1.0 / np.arange(1, len(RELATIONS) + 1) ** exponent
+    return zipf(len(RELATIONS), exponent)
 
 
 def vocabulary() -> list[str]:

@@ -93,6 +93,11 @@ HOSTILE = {
     "100,000 opened calls": "<tool_call>" * 100_000,
     "a megabyte of text": "a" * 2**20,
     "a thought that does not end": "<think>" * 2_000,
+    "many ends of a thought": "</think>" * 8_000,
+    "many actions without an input": "Action: a\n" * 6_000,
+    "an action of blanks": "Action:" + " " * 60_000,
+    "an action of lines": "Action: a" + "\n" * 60_000,
+    "an action with a long name": "Action: " + "a" * 60_000,
 }
 
 
@@ -106,9 +111,8 @@ def test_hostile_texts_are_malformed_at_once(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["Action: a\n" * 6_000, "Action:" + " " * 60_000, "Action: a" + "\n" * 60_000, "Action: " + "a" * 60_000,
-     "</think>" * 8_000, "Final Answer:" * 5_000, "[" * 60_000, "<" * 60_000],
-    ids=["actions", "blanks", "lines", "name", "thoughts", "answers", "brackets", "angles"],
+    ["Final Answer:" * 5_000, "[" * 60_000, "<" * 60_000],
+    ids=["answers", "brackets", "angles"],
 )  # fmt: skip
 def test_hostile_texts_without_a_call_are_answers_at_once(text):
     start = time.process_time()
