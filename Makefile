@@ -9,7 +9,10 @@ WHEELS := $(or $(UV_FIND_LINKS),$(PIP_FIND_LINKS))
 TORCH := $(if $(WHEELS),--find-links $(WHEELS),--torch-backend=auto)
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python $(TORCH) -c constraints.txt
 
-.PHONY: help train test check bench up down lock clean
+# Its data, simulated APIs and checkers are used; what it requires (an old numpy, vendors' clients) is not.
+BFCL := $(UV) pip install --quiet --python $(BIN)/python --no-deps bfcl-eval==2026.3.23
+
+.PHONY: help train test check bench up down functions lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
@@ -44,7 +47,10 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing packages and test tools into $(VENV) (about a minute) ..."
-	@$(INSTALL) -e '.[dev]' && touch $@ $(VENV)/.core
+	@$(INSTALL) -e '.[dev]' && $(BFCL) && touch $@ $(VENV)/.core
+
+functions: $(VENV)/.core  ## install the data and checkers of the function-calling task
+	@$(BFCL)
 
 lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew
 	$(UV) pip compile --quiet pyproject.toml --extra dev --extra deepspeed --extra bench $(if $(WHEELS),--find-links $(WHEELS)) \
@@ -53,4 +59,4 @@ lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew
 
 clean:  ## remove everything that was made here, runs included
 	@if [ -x $(BIN)/trace ]; then $(BIN)/trace down; fi
-	rm -rf $(VENV) .trace runs data/multihop data/warmup
+	rm -rf $(VENV) .trace runs $(addprefix data/,multihop calculator devices search math functions warmup cache)

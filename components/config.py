@@ -263,11 +263,6 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Params:
-        if self.policy.path is None and not self.environment.is_builtin:
-            raise ValueError(
-                f"environment.name={self.environment.name!r} needs a real model: set policy.path to a folder with a "
-                "Hugging Face checkpoint (the tiny policy knows only the built-in tasks)"
-            )
         if self.allocation.pool > self.environment.train_prompts:
             raise ValueError(
                 f"allocation.pool={self.allocation.pool} is larger than "

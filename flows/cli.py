@@ -114,6 +114,26 @@ def evaluate(
 
 
 @app.command()
+def prepare(
+    task: Annotated[str, typer.Argument(help="multihop, calculator, devices, search, math or functions.")],
+    params: ParamsOption = Path("params.yaml"),
+    assignments: SetOption = None,
+) -> None:
+    """Write the data set of a task: its splits as Parquet, and a card."""
+    from components.config import load_params, parse_assignment
+    from components.datasets import prepare as write
+    from components.storage import read_json
+
+    overrides: dict[str, Any] = dict(parse_assignment(text) for text in assignments or [])
+    settings = load_params(params, overrides | {"environment.name": task})
+    folder = write(settings.environment, Path(settings.run.data_dir))
+    card = read_json(folder / "card.json")
+    sizes = ", ".join(f"{facts['prompts']:,} {split}" for split, facts in card["splits"].items())
+    console.print(f"{folder}: {sizes} prompts, from {card['source']}; hash {card['data_hash'][:16]}", highlight=False,
+                  soft_wrap=True)  # fmt: skip
+
+
+@app.command()
 def up(
     prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")] = 4200,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow server.")] = 5000,

@@ -12,6 +12,8 @@ from rich.table import Table
 
 CORE = ("torch", "transformers", "prefect", "mlflow", "dvc", "pandas", "pyarrow")
 EXTRAS = {
+    "math": ("math-verify", "mathematical problems (environment.name: math)"),
+    "hub": ("datasets", "data files from the Hugging Face hub (environment.files: hub:owner/name:split)"),
     "vllm": ("vllm", "sampling on GPUs (engine.name: vllm)"),
     "deepspeed": ("deepspeed", "training on several GPUs (update.trainer: deepspeed)"),
     "bench": ("trl", "comparison with TRL (make bench)"),
@@ -33,6 +35,10 @@ def examine(console: Console) -> bool:
         version = _version(package)
         advice = purpose if version else f"{purpose}; install with: uv pip install -e '.\\[{extra}]' -c constraints.txt"
         table.add_row(package, version or "[yellow]missing[/]", advice)
+    found = _version("bfcl-eval")
+    advice = "" if found else "; install with: make functions"
+    purpose = f"function calling (environment.name: functions){advice}"
+    table.add_row("bfcl-eval", found or "[yellow]missing[/]", purpose)
     if "torch" not in missing:
         import torch
 

@@ -15,7 +15,7 @@ from tasks.evaluate import evaluate
 from tasks.expand_prefixes import expand_prefixes
 from tasks.generate import generate
 from tasks.mirror import Mirror
-from tasks.prepare import prepare_data, warm_up_policy
+from tasks.prepare import data_hash, prepare_data, warm_up_policy
 from tasks.record import record
 from tasks.refill_roots import refill_roots
 from tasks.refit_predictor import refit_predictor
@@ -55,7 +55,7 @@ def trace(
     with lock(run):
         data, policy = prepare_data(run.path), warm_up_policy(run.path)
         predictor: Path | None = None
-        with Mirror(run, tags={"data": data.name, "warm_up": policy.name}) as mirror:
+        with Mirror(run, tags={"data": data_hash(data), "warm_up": policy.name}) as mirror:
             done = finished_iterations(run)
             mend_metrics(run, done)
             if done:

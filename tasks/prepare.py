@@ -10,6 +10,8 @@ from prefect.cache_policies import NO_CACHE
 
 from components.config import Params
 from components.datasets import prepare
+from components.errors import UserError
+from components.storage import read_json
 from tasks.run import Run
 from tasks.stage import listeners
 
@@ -18,7 +20,11 @@ from tasks.stage import listeners
 def prepare_data(run_path: Path) -> Path:
     """Folder of the data set."""
     params = Run(run_path).params
-    return prepare(params.environment, Path(params.run.data_dir)).absolute()
+    folder = prepare(params.environment, Path(params.run.data_dir)).absolute()
+    available = read_json(folder / "card.json")["splits"]["train"]["prompts"]
+    if params.allocation.pool > available:
+        raise UserError(f"allocation.pool={params.allocation.pool} is larger than the {available} prompts of {folder}")
+    return folder
 
 
 @task(name="warm up policy", task_run_name="warm up policy", cache_policy=NO_CACHE, persist_result=False)
@@ -40,3 +46,8 @@ def start_policy(params: Params) -> Path:
             listener.stage("warm_up_policy", done, total)
 
     return warm_up(params.policy, params.environment.name, Path(params.run.data_dir) / "warmup", progress).absolute()
+
+
+def data_hash(folder: Path) -> str:
+    """What identifies a data set's contents."""
+    return str(read_json(folder / "card.json")["data_hash"])

@@ -126,6 +126,11 @@ def _check_same(run: Run, params: Params) -> None:
 def _check_available(params: Params) -> None:
     """Says now, not in the middle of a run, what the parameters name and this machine lacks."""
     path = params.policy.path
+    if path is None and not params.environment.is_builtin:
+        raise UserError(
+            f"environment.name={params.environment.name!r} needs a real model: set policy.path to a folder with a "
+            "Hugging Face checkpoint (the tiny policy knows only the built-in tasks)"
+        )
     if path is not None and not (Path(path) / "config.json").is_file():
         raise UserError(f"policy.path={path!r}: no config.json there; give a folder with a Hugging Face checkpoint")
     for key, name, built_in in (
