@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from components.datasets.sources import SOURCES
 from components.environments import ENVIRONMENTS
 from components.verifiers import VERIFIERS
 
@@ -38,7 +39,7 @@ def test_every_example_of_the_page_is_a_file_and_every_output_has_one():
 def test_example_prints_what_the_page_says(folder, name, expected, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    for registry in (ENVIRONMENTS, VERIFIERS):  # what the example registers is forgotten after it
+    for registry in (ENVIRONMENTS, VERIFIERS, SOURCES):  # what the example registers is forgotten after it
         monkeypatch.setitem(registry, "units", None)
     runpy.run_path(name)
     assert capsys.readouterr().out == OUTPUTS[expected]
