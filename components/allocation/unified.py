@@ -6,9 +6,9 @@ into one queue of continuations from every open prefix of every tree, and of fur
 rollouts agree so far. A rollout is worth the chance of adding the missing outcome at its anchor (Eq. 15; a root with
 agreeing rollouts is an anchor like any other), divided by its expected cost.
 
-In `components.simulation`, at equal units, with a predictor of logit error 2 and its posterior: against `trace`, 2 %
-fewer mixed prompts and 11 % more squared gradient with prices in units; with prices in tokens 13 % and 16 % more per
-generated turn. The effective ratio by prompt is lower, since more prompts are active.
+In simulation, at equal units, with a predictor of logit error 2 and its posterior (docs/simulate.md): against `trace`,
+3 % fewer mixed prompts, 16 % more squared gradient and 20 % more per generated turn with prices in units; 5 % fewer, 4 %
+and 19 % more with prices in tokens.
 """
 
 from __future__ import annotations
