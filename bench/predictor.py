@@ -1,9 +1,10 @@
-"""Predictor quality by kind and depth, and what it is worth, on a hard setting of the embedded task.
+"""Predictor quality by kind and depth, and what it is worth, on the embedded task and on a hard setting of it.
 
 For each seed, `trace` trains a policy. At some iterations V is measured by Monte Carlo at every prompt of the pool,
 which is a uniform draw, and at every visited prefix. Each kind of predictor is fitted on the same forests, as it would
 have been in the run, and compared with it. Then one iteration's budget is spent on the same pool by `trace` with the
 learned predictor, by `trace` with the oracle, and flat: how much of the oracle's gain in effective ratio is reached?
+On the default setting only the default predictor is judged.
 
 Run from the repository: OMP_NUM_THREADS=1 python -m bench.predictor [SEEDS]
 """
@@ -45,16 +46,17 @@ from tasks.score_prompts import score_prompts
 from tasks.update_policy import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
-HARD = {"policy.warmup.zipf": 2.3, "policy.warmup.hops": {2: 0.88, 3: 0.11, 4: 0.01}}  # half of the prompts are dead
+PARAMS = {"default": "params.yaml", "hard": "params/multihop-hard.yaml"}
 ITERATIONS, MEASURED = 13, (4, 8, 12)
 KINDS = [kind for kind in PREDICTORS if kind != "oracle"]
 LEARNING_RATE = {"encoder": 1e-3, "backbone": 3e-4}
 
 
 def settings(folder: Path, seed: int, **changes: object) -> Params:
+    """Parameters of a run in `folder`, which is named after its setting."""
     fixed = {"run.seed": seed, "run.iterations": ITERATIONS, "run.keep_policies": ITERATIONS + 1}
     paths = {"run.runs_dir": str(folder), "run.data_dir": str(folder / "data")}
-    return load_params(Path(__file__).parents[1] / "params.yaml", {**HARD, **fixed, **paths, **changes})
+    return load_params(Path(__file__).parents[1] / PARAMS[folder.name], {**fixed, **paths, **changes})
 
 
 def spend(run: Run, number: int, policy: Path, predictor: Path | None) -> Path:
@@ -125,11 +127,11 @@ def fit(run: Run, kind: str, policies: list[Path], folder: Path) -> tuple[list[P
     return states, spent / len(states)
 
 
-def study(seed: int) -> dict[str, list[float]]:
+def study(setting: str, seed: int) -> dict[str, list[float]]:
     """All figures of one seed, each a list over the measured iterations."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        return _study(seed, Path(folder))
+        return _study(seed, Path(folder) / setting)
 
 
 def _study(seed: int, folder: Path) -> dict[str, list[float]]:
@@ -143,7 +145,7 @@ def _study(seed: int, folder: Path) -> dict[str, list[float]]:
         )
         where = anchors(run, number)
         truth[number] = where, oracle.predict(where).mean_A
-    for kind in KINDS:
+    for kind in KINDS if folder.name == "hard" else [Params().predictor.name]:
         states, seconds = fit(run, kind, policies, folder)
         params = settings(folder, seed, **{"predictor.name": kind})
         found.setdefault(f"{kind}/seconds", []).append(seconds)
@@ -174,23 +176,29 @@ def _study(seed: int, folder: Path) -> dict[str, list[float]]:
     return found
 
 
-def main(seeds: int) -> None:
+def measure(setting: str, seeds: int) -> dict[str, np.ndarray]:
+    """Figures by name, one for each seed, which are printed with 95 % intervals (normal)."""
     found: dict[str, list[list[float]]] = {}
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for figures in pool.map(study, range(seeds)):
+        for figures in pool.map(study, [setting] * seeds, range(seeds)):
             for name, values in figures.items():
                 found.setdefault(name, []).append(values)
     mean = {name: np.mean(values, axis=1) for name, values in found.items()}  # one figure a seed
     for name, each in mean.items():
         half = 1.96 * each.std(ddof=1) / np.sqrt(len(each)) if len(each) > 1 else float("nan")
-        print(f"{name:36} {each.mean():.3f} ± {half:.3f}")
-    default = Params().predictor.name
+        print(f"{setting:8} {name:36} {each.mean():.3f} ± {half:.3f}")
+    return mean
+
+
+def main(seeds: int) -> None:
+    default, mean = Params().predictor.name, measure("hard", seeds)
+    easy = measure("default", seeds)
     flat, learned, oracle = (mean[f"{name}/effective_ratio"].mean() for name in ("flat", "learned", "oracle"))
     record(
         {
             "predictor_seeds": float(seeds),
-            "predictor_spearman_root": float(mean[f"{default}/spearman_root"].mean()),
-            "predictor_spearman_prefix": float(mean[f"{default}/spearman_prefix"].mean()),
+            "predictor_spearman_root": float(easy[f"{default}/spearman_root"].mean()),
+            "predictor_spearman_prefix": float(easy[f"{default}/spearman_prefix"].mean()),
             "predictor_effective_ratio_flat": float(flat),
             "predictor_effective_ratio_learned": float(learned),
             "predictor_effective_ratio_oracle": float(oracle),
