@@ -49,7 +49,10 @@ from tasks.verify import verify_counterfactual, verify_factual
 PARAMS = {"default": "params.yaml", "hard": "params/multihop-hard.yaml"}
 ITERATIONS, MEASURED = 13, (4, 8, 12)
 KINDS = [kind for kind in PREDICTORS if kind != "oracle"]
-LEARNING_RATE = {"encoder": 1e-3, "backbone": 3e-4}
+CHANGES: dict[str, dict[str, object]] = {
+    "encoder": {"predictor.learning_rate": 1e-3, "predictor.batch_size": 64},
+    "backbone": {"predictor.learning_rate": 3e-4, "predictor.batch_size": 64},
+}
 
 
 def settings(folder: Path, seed: int, **changes: object) -> Params:
@@ -103,7 +106,7 @@ def fit(run: Run, kind: str, policies: list[Path], folder: Path) -> tuple[list[P
     params = settings(
         folder,
         run.params.run.seed,
-        **{"predictor.name": kind, "predictor.learning_rate": LEARNING_RATE.get(kind, 3e-3)},
+        **{"predictor.name": kind, **CHANGES.get(kind, {})},
     )
     train_prompts, states, spent = prompts(params, "train"), [], 0.0
     state: Path | None = None

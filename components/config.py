@@ -176,8 +176,8 @@ class AllocationParams(Section):
             raise ValueError(f"arm='{self.arm}' is not known; choose one of {', '.join(ARMS)}")
         if self.rounds > max(1, self.continuations):
             raise ValueError(f"rounds={self.rounds} is more than continuations={self.continuations} can be parted into")
-        if self.rounds > 1 and self.arm.startswith("trace-unified"):
-            raise ValueError(f"rounds={self.rounds}: {self.arm} spends its whole budget in one queue")
+        if self.rounds > 1 and self.arm not in ("trace", "trace-prefix"):
+            raise ValueError(f"rounds={self.rounds}: only trace and trace-prefix plan continuations in rounds")
         if self.shape.units < self.group_size:
             raise ValueError(
                 f"the budget of {self.shape.units:g} units (root_units={self.root_units}) does not pay "
@@ -195,7 +195,9 @@ class PredictorParams(Section):
     steps: PositiveInt = Field(60, description="Optimiser steps of one refit.")
     learning_rate: Positive = Field(3e-3, description="Learning rate of AdamW.")
     weight_decay: NonNegative = Field(0.3, description="Weight decay of AdamW.")
-    root_weight: Positive = Field(3.0, description="Weight of a rollout's label at a root; 1 at a prefix.")
+    root_weight: Annotated[Float, Field(gt=0, le=1e6)] = Field(
+        3.0, description="Weight of a rollout's label at a root; 1 at a prefix."
+    )
     batch_size: PositiveInt = Field(256, description="Prefixes per optimiser step.")
     replay: Annotated[int, Field(ge=0)] = Field(4, description="Earlier iterations whose labels are used again.")
     path: str | None = Field(None, description="Checkpoint that the backbone starts from; null: the policy.")

@@ -19,8 +19,17 @@ from tasks.stage import listeners
 @task(name="prepare data", task_run_name="prepare data", cache_policy=NO_CACHE, persist_result=False)
 def prepare_data(run_path: Path) -> Path:
     """Folder of the data set."""
-    params = Run(run_path).params
+    run = Run(run_path)
+    params = run.params
     folder = prepare(params.environment, Path(params.run.data_dir)).absolute()
+    began = run.manifest.get("data")
+    if began is None:
+        run.note(data=folder.name)
+    elif began != folder.name:
+        raise UserError(
+            f"run {run.run_id} began on the data set {began}, but its files now make {folder.name}; "
+            "restore them, or choose another --run-id"
+        )
     available = read_json(folder / "card.json")["splits"]["train"]["prompts"]
     if params.allocation.pool > available:
         raise UserError(f"allocation.pool={params.allocation.pool} is larger than the {available} prompts of {folder}")

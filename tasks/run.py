@@ -133,6 +133,15 @@ def _check_available(params: Params) -> None:
         )
     if path is not None and not (Path(path) / "config.json").is_file():
         raise UserError(f"policy.path={path!r}: no config.json there; give a folder with a Hugging Face checkpoint")
+    if params.predictor.path is not None and not (Path(params.predictor.path) / "config.json").is_file():
+        raise UserError(
+            f"predictor.path={params.predictor.path!r}: no config.json there; give a Hugging Face checkpoint"
+        )
+    corpus = params.environment.corpus
+    if params.environment.name == "search" and (corpus is None) == (params.environment.retriever is None):
+        raise UserError("search needs environment.corpus (a file) or environment.retriever (a server's URL), not both")
+    if corpus is not None and not Path(corpus).is_file():
+        raise UserError(f"environment.corpus={corpus!r}: no such file")
     for key, name, built_in in (
         ("engine.name", params.engine.name, "transformers"),
         ("update.trainer", params.update.trainer, "torch"),

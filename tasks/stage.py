@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
+import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
@@ -101,6 +102,7 @@ def stage(
         @task(name=title, task_run_name=title, description=work.__doc__, cache_policy=NO_CACHE, persist_result=False)
         def run_stage(run_path: Path, iteration: int, *args: P.args, **inputs: P.kwargs) -> Path:
             run = Run(Path(run_path))
+            torch.set_num_threads(run.params.run.threads)  # sums depend on it, so results do
             context = Context(run, iteration, name, run.iteration(iteration) / output)
             outputs = [context.output, *(context.folder / other for other in also)]
             hashes = {key: _hash(value) for key, value in inputs.items()}

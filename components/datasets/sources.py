@@ -13,6 +13,7 @@ from components.environments.base import Prompt
 from components.errors import UserError
 
 SEED = 20260610  # a data set is the same for every run seed
+PATIENCE = 1000  # draws in a row that bring nothing new
 
 Splits = Mapping[str, Sequence[Prompt]]
 
@@ -22,10 +23,17 @@ def generated(settings: EnvironmentParams) -> Splits:
     stream = BUILTIN[settings.name].generate(np.random.default_rng(SEED), settings.hops, None)
     seen: set[str] = set()
     splits: dict[str, list[Prompt]] = {"train": [], "val": [], "test": []}
+    repeated = 0
     for split, prompts in splits.items():
         while len(prompts) < getattr(settings, f"{split}_prompts"):
             prompt = next(stream)
-            if prompt.prompt_id not in seen:
+            repeated = repeated + 1 if prompt.prompt_id in seen else 0
+            if repeated > PATIENCE:
+                raise UserError(
+                    f"environment.{split}_prompts={getattr(settings, f'{split}_prompts')}: {settings.name} with "
+                    f"hops={settings.hops} has no more than about {len(seen)} different prompts"
+                )
+            if not repeated:
                 seen.add(prompt.prompt_id)
                 prompts.append(prompt)
     return splits
@@ -73,7 +81,12 @@ def _from_files(settings: EnvironmentParams, load: Callable[[str], list[Prompt]]
             f"environment.name={settings.name} reads its prompts from data files; name them, "
             "e.g. --set 'environment.files={train: [problems.jsonl]}'"
         )
-    return _cap(settings, {split: [p for file in files for p in load(file)] for split, files in settings.files.items()})
+    return _cap(settings, {split: _different(load, files) for split, files in settings.files.items()})
+
+
+def _different(load: Callable[[str], list[Prompt]], files: list[str]) -> list[Prompt]:
+    """The prompts of several files; what one repeats of another counts once."""
+    return list({p.prompt_id: p for file in files for p in load(file)}.values())
 
 
 def _cap(settings: EnvironmentParams, given: Splits) -> Splits:
@@ -88,9 +101,9 @@ def _cap(settings: EnvironmentParams, given: Splits) -> Splits:
         else:
             splits[split], train = train[:size], train[size:]
     splits["train"] = train[: settings.train_prompts]
-    if not splits["train"]:
+    if empty := [split for split, prompts in splits.items() if not prompts]:
         raise UserError(
-            f"environment.val_prompts={settings.val_prompts} and environment.test_prompts={settings.test_prompts} "
-            f"leave no training prompt of {sum(map(len, given.values()))}"
+            f"no prompt is left for the split {empty[0]!r} of {sum(map(len, given.values()))}; lower "
+            f"environment.val_prompts={settings.val_prompts} and environment.test_prompts={settings.test_prompts}"
         )
     return splits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,17 @@ def _cut(prompts: Sequence[Prompt], sizes: Mapping[str, int | float]) -> dict[st
 
 def _refuse_overlap(folder: Path, splits: Mapping[str, Sequence[Prompt]]) -> None:
     home: dict[str, str] = {}
+    task: dict[str, str] = {}  # the same question in the same world, whatever its answer
     for split, rows in splits.items():
         for prompt in rows:
             if prompt.prompt_id in home:
                 where = f"{home[prompt.prompt_id]} and {split}" if home[prompt.prompt_id] != split else f"{split} twice"
                 raise UserError(f"{folder}: prompt {prompt.prompt_id} ({prompt.question[:80]!r}) is in {where}")
             home[prompt.prompt_id] = split
+            world = {key: value for key, value in prompt.metadata.items() if key != "aliases"}
+            key = f"{' '.join(prompt.question.lower().split())}\0{json.dumps(world, sort_keys=True)}"
+            if task.setdefault(key, split) != split:
+                raise UserError(f"{folder}: the question {prompt.question[:80]!r} is in {task[key]} and {split}")
     if not home:
         raise UserError(f"{folder}: no prompts to write")
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from components.allocation.base import Belief
+from components.errors import UserError
 
 MAX_CONCENTRATION = 200.0
 
@@ -95,7 +96,7 @@ def fit_head(
         successes, trials, weights: k, n and the weight of each label; (N,).
 
     Raises:
-        FloatingPointError: if the loss is not finite.
+        UserError: if the loss is not finite.
     """
     generator = torch.Generator().manual_seed(seed % 2**31)
     optimizer = torch.optim.AdamW(head.parameters(), lr=learning_rate, weight_decay=weight_decay)
@@ -110,5 +111,5 @@ def fit_head(
         optimizer.step()
         losses.append(float(loss.detach().mean()))
     if not np.isfinite(losses[-1]):
-        raise FloatingPointError("the predictor's loss is not finite; lower predictor.learning_rate")
+        raise UserError("the predictor's loss is not finite; lower predictor.learning_rate")
     return float(np.mean(losses[-10:]))

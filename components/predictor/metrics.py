@@ -26,7 +26,7 @@ def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[s
 
     Args:
         forest: Its anchors carry the predictions that were made before their rollouts.
-        earlier: Forests of earlier iterations, for the running mean of each prompt.
+        earlier: Forests of earlier iterations (a run gives those that it replays), for each prompt's running mean.
 
     Returns:
         For `root`, `prefix` (all visited ones) and each depth that occurs (``depth_1`` to ``depth_8_up``):
@@ -37,7 +37,7 @@ def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[s
         - ``ece_*``: expected calibration error over ten equal bins of the prediction.
 
         ``brier`` is over all of them. ``skill_running_mean``: at roots, the same against the mean of the prompt's own
-        earlier rollouts (the observed rate where it has none). ``spearman_continued``: prediction against
+        rollouts in `earlier` (the observed rate where it has none). ``spearman_continued``: prediction against
         continuations, over the anchors that got some; they were chosen for their prediction, so its range is narrow.
         NaN where a number is not defined.
     """

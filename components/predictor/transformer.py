@@ -24,7 +24,7 @@ from components.policy.checkpoint import load_model
 from components.predictor.base import Prefix
 from components.predictor.heads import beta_binomial_nll, mean_and_concentration, mixture_belief
 
-BATCH = 64  # histories in one forward pass
+BATCH = 64  # histories in one forward pass of a prediction
 
 
 class _Network(nn.Module):
@@ -62,7 +62,7 @@ class Encoder:
             num_hidden_layers=self.settings.layers,
             num_attention_heads=4,
             num_key_value_heads=4,
-            head_dim=max(8, hidden // 4),
+            head_dim=2 * max(4, hidden // 8),
             initializer_range=0.1,
         )
         return Qwen3ForCausalLM(config).get_decoder()
@@ -90,7 +90,7 @@ class Encoder:
         generator, losses = torch.Generator().manual_seed(seed % 2**31), []
         self.network.train()
         for _ in range(self.settings.steps):
-            rows = torch.randint(len(prefixes), (min(BATCH, len(prefixes)),), generator=generator)
+            rows = torch.randint(len(prefixes), (min(self.settings.batch_size, len(prefixes)),), generator=generator)
             nll = beta_binomial_nll(*self._read([prefixes[i] for i in rows.tolist()]), k[rows], n[rows])
             loss = (nll * weight[rows]).sum() / (n[rows] * weight[rows]).sum()
             optimizer.zero_grad()
@@ -99,7 +99,7 @@ class Encoder:
             optimizer.step()
             losses.append(float(loss.detach()))
         if not np.isfinite(losses[-1]):
-            raise FloatingPointError("the predictor's loss is not finite; lower predictor.learning_rate")
+            raise UserError("the predictor's loss is not finite; lower predictor.learning_rate")
         return {"fit_loss": float(np.mean(losses[-10:])), "fit_prefixes": float(len(prefixes))}
 
     def _read(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,8 @@ def simulate(
         rng: Decides everything drawn.
         matched_leaves: Leaves per prompt at which the effective ratio is compared.
         rounds: Parts in which each tree's continuations are planned, each knowing the outcomes of those before: a
-            prefix that was flipped gets no more. A run has one. Not for `trace-unified`, whose queue is one round.
+            prefix that was flipped gets no more (`allocation.rounds` of a run). Not for `trace-unified`, which has one
+            queue.
 
     Returns:
         Flat names to numbers. Ratios: `effective_ratio` (Eq. 21), `effective_ratio_leaf` (Eq. 20),

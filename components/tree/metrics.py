@@ -11,7 +11,7 @@ from scipy.special import gammaln
 
 from components.allocation.base import CONTINUATION_COST, ROOT_COST
 from components.tree.advantages import Credit
-from components.tree.anchors import SUCCESS
+from components.tree.anchors import SUCCESS, merged_prefixes
 from components.tree.forest import Forest
 from components.tree.groups import EPS
 
@@ -57,13 +57,14 @@ def flip_rate(forest: Forest) -> float:
     leaf itself was a reason for choosing.
     """
     success_N = forest.reward_N > SUCCESS
+    first_N = merged_prefixes(forest)
     passes, fails = np.zeros(len(forest), dtype=np.int64), np.zeros(len(forest), dtype=np.int64)
     counterfactual_L = forest.is_counterfactual_N[forest.scored_L]
     for leaf in forest.scored_L[~counterfactual_L].tolist():
-        (passes if success_N[leaf] else fails)[forest.path(leaf)] += 1
+        (passes if success_N[leaf] else fails)[first_N[forest.path(leaf)]] += 1
     flips = []
     for leaf in forest.scored_L[counterfactual_L].tolist():
-        anchor = forest.nodes[leaf].anchor_id
+        anchor = first_N[forest.nodes[leaf].anchor_id]
         if forest.parent_N[anchor] >= 0 and (passes[anchor] > 0) != (fails[anchor] > 0):
             flips.append(bool(success_N[leaf]) != bool(passes[anchor] > 0))
     return float(np.mean(flips)) if flips else NAN

@@ -330,6 +330,14 @@ def test_later_rounds_know_the_outcomes_of_earlier_ones(params, data_dir, tmp_pa
         assert [sibling for sibling, _ in sorted(rollouts)] == list(range(forest.nodes[anchor].allocated))
 
 
+def test_run_whose_data_changed_is_refused(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    prepare_data.fn(run.path)
+    run.note(data="another-data-set")
+    with pytest.raises(UserError, match="began on the data set another-data-set, but its files now make"):
+        prepare_data.fn(run.path)
+
+
 def test_c20_dead_groups_are_refilled_within_the_budget(params, data_dir, tmp_path):
     run = new_run(params, data_dir, tmp_path, allocation={"arm": "grpo-filter"}, run={"iterations": 1})
     train(run)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from components.config import EnvironmentParams
 from components.datasets import load_prompts, prepare
+from components.datasets.builtin import BUILTIN
 from components.datasets.store import prompts_to_table
 from components.errors import UserError
 from components.storage import content_hash, read_json, write_parquet
@@ -64,3 +70,40 @@ def test_faults_name_file_row_and_field(tmp_path):
     path.write_bytes(b"PAR1 no")
     with pytest.raises(UserError, match="damaged"):
         load_prompts(path)
+
+
+def test_more_prompts_than_there_are_is_an_error_not_an_endless_search(tmp_path):
+    stream = BUILTIN["multihop"]
+    same = next(stream.generate(np.random.default_rng(0), {2: 1.0}, None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BUILTIN, "multihop", replace(stream, generate=lambda rng, hops, weights: itertools.repeat(same)))
+        with pytest.raises(
+            UserError, match=r"train_prompts=200: multihop .* no more than about 1 different"
+        ):
+            prepare(SETTINGS, tmp_path)
+
+
+def write_rows(path, *rows):
+    path.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows))
+    return str(path)
+
+
+def test_a_row_that_two_files_share_counts_once(tmp_path):
+    one = write_rows(tmp_path / "a.jsonl", *((f"{n}+1?", str(n + 1)) for n in range(20)))
+    two = write_rows(tmp_path / "b.jsonl", *((f"{n}+1?", str(n + 1)) for n in range(15, 30)))
+    settings = EnvironmentParams(name="math", files={"train": [one, two]}, val_prompts=2, test_prompts=3)
+    assert len(load_prompts(prepare(settings, tmp_path / "data") / "train.parquet")) == 25
+
+
+def test_a_question_in_two_splits_is_refused_whatever_its_answer(tmp_path):
+    train = write_rows(tmp_path / "a.jsonl", *((f"{n}+1?", str(n + 1)) for n in range(20)))
+    test = write_rows(tmp_path / "b.jsonl", ("3 + 1?", "4"), ("3+1?", "four"))
+    settings = EnvironmentParams(name="math", files={"train": [train], "test": [test]}, val_prompts=2)
+    with pytest.raises(UserError, match=r"the question '3\+1\?' is in (train|val|test) and (train|val|test)"):
+        prepare(settings, tmp_path / "data")
+
+
+def test_a_split_without_prompts_is_refused(tmp_path):
+    train = write_rows(tmp_path / "a.jsonl", ("1+1?", "2"), ("2+2?", "4"))
+    with pytest.raises(UserError, match="no prompt is left for the split"):
+        prepare(EnvironmentParams(name="math", files={"train": [train]}, val_prompts=1, test_prompts=1), tmp_path / "d")

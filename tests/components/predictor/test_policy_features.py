@@ -131,7 +131,7 @@ def test_nothing_to_fit_is_no_crash(predictor):
 def test_diverging_fit_stops_loudly(random_policy, histories):
     prefixes, rate = histories(50)
     settings = replace_learning_rate(1e30)
-    with pytest.raises(FloatingPointError, match=r"predictor\.learning_rate"):
+    with pytest.raises(UserError, match=r"predictor\.learning_rate"):
         PolicyFeatures(settings, random_policy).fit(prefixes, rate, np.ones(50), new=50, seed=0)
 
 

@@ -18,6 +18,7 @@ from components.tree.metrics import (
     unique_token_ratio,
     units,
 )
+from components.tree.schema import Node, Origin, StopReason
 
 
 def test_c01_effective_ratio_of_four_groups(plant):
@@ -92,3 +93,17 @@ def test_c28_every_paid_leaf_is_in_the_accounts(plant):
     forest = plant([1, 0, 1, 1, 0, 0, 1, 1])
     sheet = accounting(forest, credit(forest, "grpo"))
     assert sheet["rollouts/verified"] == sheet["rollouts/sampled"] == 8
+
+
+def test_a_prefix_that_two_rollouts_share_has_its_contrast_and_nothing_to_flip():
+    """Two nodes of the same tokens are one history: its bare rollouts disagree, so a continuation flips nothing."""
+    nodes = [Node(0, "p", 0, -1, 0, Origin.ROOT)]
+    for reward in (1.0, 0.0):
+        at = len(nodes)
+        turn = {"token_ids": [5], "is_action": [True], "logprobs": [-0.1]}
+        nodes.append(Node(0, "p", at, 0, 1, Origin.FACTUAL, anchor_id=0, **turn))
+        nodes.append(
+            Node(0, "p", at + 1, at, 2, Origin.FACTUAL, anchor_id=0, stop_reason=StopReason.ANSWERED, reward=reward)
+        )
+    nodes.append(Node(0, "p", 5, 1, 2, Origin.COUNTERFACTUAL, anchor_id=1, stop_reason=StopReason.ANSWERED, reward=0.0))
+    assert np.isnan(flip_rate(Forest(nodes)))
