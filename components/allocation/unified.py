@@ -7,8 +7,8 @@ rollouts agree so far. A rollout is worth the chance of adding the missing outco
 agreeing rollouts is an anchor like any other), divided by its expected cost.
 
 In simulation, at equal units, with a predictor of logit error 2 and its posterior (docs/simulate.md): against `trace`,
-3 % fewer mixed prompts, 16 % more squared gradient and 20 % more per generated turn with prices in units; 5 % fewer, 4 %
-and 19 % more with prices in tokens. All turns are equally long there; tokens are the default, as real ones are not.
+3 % fewer mixed prompts, 16 % more squared gradient, 20 % more per generated turn with prices in units; 5 % fewer, 4 %
+and 19 % more with prices in tokens. All turns are equally long there; real ones are not, so tokens are the default.
 """
 
 from __future__ import annotations
