@@ -11,7 +11,7 @@ from components.policy import make_sampler
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.storage import write_json
 from components.tree.schema import Status, StopReason
-from components.verifiers import VERIFIERS, verify_all
+from components.verifiers import make_verifier, verify_all
 from tasks.inputs import prompts
 from tasks.stage import Context, stage
 
@@ -32,7 +32,7 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
     The seeds of the rollouts depend on the prompt alone, not on the iteration: policies are compared on equal draws.
     """
     held_out = prompts(params, split)
-    verifier = VERIFIERS[params.environment.name](params.environment)
+    verifier = make_verifier(params.environment)
     starts = [
         Start(
             p,

@@ -11,7 +11,9 @@ from prefect.cache_policies import NO_CACHE
 from components.config import Params
 from components.datasets import prepare
 from components.errors import UserError
+from components.policy import make_environment
 from components.storage import read_json
+from components.verifiers import make_verifier
 from tasks.run import Run
 from tasks.stage import listeners
 
@@ -21,6 +23,8 @@ def prepare_data(run_path: Path) -> Path:
     """Folder of the data set."""
     run = Run(run_path)
     params = run.params
+    make_environment(params)  # what they lack is told now, not after the first rollouts
+    make_verifier(params.environment)
     folder = prepare(params.environment, Path(params.run.data_dir)).absolute()
     began = run.manifest.get("data")
     if began is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from components.config import Params
 from components.tree.forest import Forest
 from components.tree.schema import Node, Status, StopReason
-from components.verifiers import VERIFIERS, verify_all
+from components.verifiers import make_verifier, verify_all
 from tasks.inputs import prompts, read_forest, write_forest
 from tasks.stage import Context, stage
 
@@ -26,7 +26,7 @@ def _verify(context: Context, forest: Path) -> dict[str, float]:
 
 def score_new(params: Params, nodes: list[Node]) -> list[Node]:
     """Gives a reward, or a status that says why there is none, to the leaves that have neither; returns these."""
-    train, verifier = prompts(params, "train"), VERIFIERS[params.environment.name](params.environment)
+    train, verifier = prompts(params, "train"), make_verifier(params.environment)
     new = [n for n in nodes if n.is_terminal and n.reward is None and n.status == Status.OK]
     failures: list[str] = []
     cases = [(train[n.prompt_id], n.observation if n.stop_reason == StopReason.ANSWERED else None) for n in new]

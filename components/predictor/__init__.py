@@ -45,9 +45,9 @@ def _mixture(params: Params, policy: Path) -> Predictor:
 def _oracle(params: Params, policy: Path) -> Predictor:
     from components.policy import make_sampler
     from components.predictor.oracle import Oracle
-    from components.verifiers import VERIFIERS
+    from components.verifiers import make_verifier
 
-    verifier = VERIFIERS[params.environment.name](params.environment)
+    verifier = make_verifier(params.environment)
     return Oracle(make_sampler(params, policy, 0), verifier, params.predictor.rollouts, params.run.seed)
 
 

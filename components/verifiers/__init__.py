@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import TYPE_CHECKING
 
+from components.errors import UserError
 from components.verifiers.base import Outcome, Verifier, verify, verify_all
 from components.verifiers.exact_match import ExactMatch
 
@@ -43,4 +45,19 @@ VERIFIERS: dict[str, Callable[[EnvironmentParams], Verifier]] = {
     "functions": _functions,
 }
 
-__all__ = ["VERIFIERS", "Outcome", "Verifier", "verify", "verify_all"]
+
+def make_verifier(settings: EnvironmentParams) -> Verifier:
+    """The verifier of an environment.
+
+    Raises:
+        UserError: if its `score` does not take a prompt and an answer, which would fail on every rollout.
+    """
+    verifier = VERIFIERS[settings.name](settings)
+    try:
+        signature(verifier.score).bind(None, None)
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"the verifier of {settings.name} needs a method score(prompt, answer): {error}") from None
+    return verifier
+
+
+__all__ = ["VERIFIERS", "Outcome", "Verifier", "make_verifier", "verify", "verify_all"]

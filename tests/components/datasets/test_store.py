@@ -77,9 +77,7 @@ def test_more_prompts_than_there_are_is_an_error_not_an_endless_search(tmp_path)
     same = next(stream.generate(np.random.default_rng(0), {2: 1.0}, None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BUILTIN, "multihop", replace(stream, generate=lambda rng, hops, weights: itertools.repeat(same)))
-        with pytest.raises(
-            UserError, match=r"train_prompts=200: multihop .* no more than about 1 different"
-        ):
+        with pytest.raises(UserError, match=r"train_prompts=200: multihop .* no more than about 1 different"):
             prepare(SETTINGS, tmp_path)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from components.config import EngineParams
@@ -223,3 +224,14 @@ def test_forest_survives_parquet_and_refuses_broken_trees(renderer, tmp_path):
         Forest([forest.nodes[0], replace(forest.nodes[1], tree_id=1)])
     with pytest.raises(ValueError, match="earlier row"):
         Forest([replace(forest.nodes[0]), replace(forest.nodes[1], parent_id=5)])
+
+
+def test_c37_no_second_beginning_token(random_policy, tmp_path):
+    """A tokenizer that puts a beginning token before every text, and a template that writes it: it stands once."""
+    tokenizer = AutoTokenizer.from_pretrained(random_policy)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|user|> $A", special_tokens=[("<|user|>", tokenizer.convert_tokens_to_ids("<|user|>"))]
+    )
+    assert tokenizer("the")["input_ids"][0] == tokenizer.convert_tokens_to_ids("<|user|>")
+    ids = Renderer(tokenizer).prompt_ids(MultiHop().chat(PROMPT))
+    assert ids.count(tokenizer.convert_tokens_to_ids("<|user|>")) == 1
