@@ -73,7 +73,8 @@ def _from_files(settings: EnvironmentParams, load: Callable[[str], list[Prompt]]
             f"environment.name={settings.name} reads its prompts from data files; name them, "
             "e.g. --set 'environment.files={train: [problems.jsonl]}'"
         )
-    return _cap(settings, {split: [p for file in files for p in load(file)] for split, files in settings.files.items()})
+    loaded = {split: [p for file in files for p in load(file)] for split, files in settings.files.items()}
+    return _cap(settings, {split: list({p.prompt_id: p for p in each}.values()) for split, each in loaded.items()})
 
 
 def _cap(settings: EnvironmentParams, given: Splits) -> Splits:

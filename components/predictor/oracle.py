@@ -11,12 +11,15 @@ from components.allocation.base import Belief
 from components.environments.base import replay
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.predictor.base import Prefix
+from components.tree.anchors import SUCCESS
 from components.tree.schema import Status, StopReason
 from components.verifiers.base import Verifier, verify
 
 
 class Oracle:
     """Samples rollouts from every prefix and believes what they show: Beta(1/2, 1/2) and their counts.
+
+    As everywhere in the allocation, a success is a reward above `SUCCESS`.
 
     Args:
         sampler: Holds the policy whose V is asked for.
@@ -51,7 +54,7 @@ class Oracle:
             answer = leaf.observation if leaf.stop_reason == StopReason.ANSWERED else None
             reward = verify(self.verifier, prefixes[leaf.anchor_id].prompt, answer).reward
             if reward is not None:
-                total[leaf.anchor_id] += reward
+                total[leaf.anchor_id] += reward > SUCCESS
                 trials[leaf.anchor_id] += 1
         return Belief((total + 0.5) / (trials + 1.0), trials + 1.0)
 

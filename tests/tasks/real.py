@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from components.config import Params, PolicyParams
+from components.datasets.builtin import BUILTIN
 from components.datasets.functions import load_bfcl
 from components.environments.base import Prompt
 from components.environments.bfcl import tool_schema
@@ -25,6 +27,7 @@ from tests.components.environments.test_search_rendering import KEEPS, renderer
 
 TOWNS = {"Ada": "New Port City", "Ben": "Old Lake Town", "Cyd": "Far Hill Camp", "Dee": "Low Sand Bay"}
 PEOPLE = [f"{first} {last}" for first in TOWNS for last in ("North", "South", "East", "West")]
+CATEGORIES = ["multi_turn_base", "multi_turn_miss_func"]
 TURN = re.compile(r"<\|im_start\|>assistant\n(.*?)<\|im_end\|>", re.DOTALL)
 
 Script = Callable[[str, int], str]  # the history's text and the turn's seed to the turn
@@ -49,7 +52,7 @@ def real_params(folder: Path, policy: Path, environment: dict[str, Any], **secti
         "environment": {"train_prompts": 8, "val_prompts": 2, "test_prompts": 2, **environment},
         "policy": {"path": str(policy)},
         "engine": {"batch_size": 16, "max_turn_tokens": 600, "max_tokens": 12000},
-        "allocation": {"pool": 4, "root_units": 16, "continuations": 2, "group_size": 4},
+        "allocation": {"pool": 4, "root_units": 12, "continuations": 1, "group_size": 4},
         "predictor": {"steps": 5, "hidden": 8},
         "update": {"epochs": 1, "minibatches": 1},
         "evaluation": {"samples": 2},
@@ -80,14 +83,16 @@ def math_task(folder: Path) -> dict[str, Any]:
 
 
 def functions_task(folder: Path) -> dict[str, Any]:
-    return {"name": "functions", "categories": ["multi_turn_base", "multi_turn_miss_func"], "max_turns": 40}
+    return {"name": "functions", "categories": CATEGORIES, "train_prompts": 4, "val_prompts": 1, "test_prompts": 1}
 
 
 TASKS = {"search": search_task, "math": math_task, "functions": functions_task}
 
 
 def schemas(categories: list[str]) -> list[str]:
-    """The functions of some categories as templates show them."""
+    """The functions of some categories as templates show them; none where bfcl-eval is not installed."""
+    if find_spec("bfcl_eval") is None:
+        return []
     documents = [function for prompt in load_bfcl(categories) for function in offered(prompt.metadata, 99)]
     return list(dict.fromkeys(json.dumps(tool_schema(document), ensure_ascii=False) for document in documents))
 
@@ -97,20 +102,20 @@ def search_script(history: str, seed: int) -> str:
     if "<tool_response>" not in history:
         person = re.findall(r"Where was (\w+ \w+) born", history)[0]
         call = json.dumps({"name": "search", "arguments": {"query": f"{person} born"}})
-        return f"<think>\nI look.\n</think>\n\n<tool_call>\n{call}\n</tool_call>"
+        return f"<think>\nI look {seed % 5}.\n</think>\n\n<tool_call>\n{call}\n</tool_call>"
     town = re.findall(r"was born in ([\w ]+)\.", history)[-1]
     kinds = (town, f"{town.partition(' ')[2]} Bank", town.split()[0], "Nowhere")  # F1 of 1, 2/3, 1/2 and 0
     return f"<think>\nI know.\n</think>\n\n<answer>{kinds[seed % 4]}</answer>"
 
 
 def math_script(history: str, seed: int) -> str:
-    """Computes, then tells the result or another number."""
+    """Computes, then tells the result or, three times in four, another number."""
     if "<tool_response>" not in history:
         first, second = re.findall(r"What is (\d+) \* (\d+)\?", history)[0]
-        call = json.dumps({"name": "python", "arguments": {"code": f"print({first} * {second})"}})
+        call = json.dumps({"name": "python", "arguments": {"code": f"x = {seed % 5}\nprint({first} * {second})"}})
         return f"<tool_call>\n{call}\n</tool_call>"
     result = int(re.findall(r"<tool_response>\n(\d+)", history)[-1])
-    return f"It is \\boxed{{{result + seed % 2}}}."
+    return f"It is \\boxed{{{result + seed % 4}}}."
 
 
 def functions_script(prompts: list[Prompt]) -> Script:
@@ -122,6 +127,18 @@ def functions_script(prompts: list[Prompt]) -> Script:
         over = said.count("Done.")
         step = len(said) - (len(said) - said[::-1].index("Done.") if over else 0)
         return hermes(gold[over][step]) if step < len(gold[over]) and seed % 8 else "Done."
+
+    return script
+
+
+def builtin_script(task: str, prompts: list[Prompt]) -> Script:
+    """Plays the gold path, and now and then ends it too early with a wrong answer."""
+    by_question = {prompt.question: prompt for prompt in prompts}
+
+    def script(history: str, seed: int) -> str:
+        prompt = by_question[history.partition("<|user|> ")[2].partition(" <|end|>")[0]]
+        turn, _ = BUILTIN[task].solve(prompt)[history.count("<|assistant|>") - 1]
+        return turn if seed % 4 else "<think> done </think> answer nothing"
 
     return script
 
@@ -148,6 +165,7 @@ class Scripted:
         ids = [*self.renderer.tokenizer(text, add_special_tokens=False)["input_ids"], self.renderer.eos_id]
         assert len(ids) <= request.max_tokens
         begin = len(request.token_ids)
-        logits = self.model(input_ids=torch.tensor([request.token_ids + ids])).logits[0, begin - 1 : -1]
+        states = self.model.get_decoder()(input_ids=torch.tensor([request.token_ids + ids])).last_hidden_state
+        logits = self.model.get_output_embeddings()(states[0, begin - 1 : -1])
         logprobs = torch.log_softmax(logits.float(), dim=-1).gather(1, torch.tensor(ids)[:, None])[:, 0]
         return Completion(ids, logprobs.tolist(), True)
