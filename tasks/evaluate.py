@@ -33,8 +33,8 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
     The seeds of the rollouts depend on the prompt alone, not on the iteration: policies are compared on equal draws.
 
     Returns:
-        ``accuracy``: share of the scored rollouts whose reward is above `SUCCESS`; ``mean_reward``: mean of the rewards,
-        the same number where they are 0 or 1; NaN both where nothing was scored. ``rollouts``, ``unscored``: counts.
+        ``accuracy``: share of the scored rollouts whose reward is above `SUCCESS`; ``mean_reward``: their mean reward,
+        the same number where rewards are 0 or 1; NaN both where nothing was scored. ``rollouts``, ``unscored``: counts.
     """
     held_out = prompts(params, split)
     verifier = VERIFIERS[params.environment.name](params.environment)

@@ -56,11 +56,11 @@ def start_policy(params: Params) -> Path:
 
 
 def check_prompts(run: Run, policy: Path) -> None:
-    """Notes the longest prompt of all splits in the manifest, once in a run, in which neither prompts nor limits change.
+    """Notes the longest prompt of all splits in the manifest, once in a run: neither prompts nor limits change in it.
 
     Raises:
-        UserError: if the environment cannot be made, the chat template cannot show its prompts, or some of them leave no
-            room for a turn; the message says how many.
+        UserError: if the environment cannot be made, the chat template cannot show its prompts, or some of them leave
+            no room for a turn; the message says how many.
     """
     if "longest_prompt" in run.manifest:
         return
@@ -69,9 +69,10 @@ def check_prompts(run: Run, policy: Path) -> None:
     given = [prompt for split in SPLITS for prompt in prompts(params, split).values()]
     lengths = [len(renderer.prompt_ids(environment.chat(prompt))) for prompt in given]
     if too_long := sum(length >= params.engine.max_tokens for length in lengths):
+        longest = given[lengths.index(max(lengths))]
         raise UserError(
             f"engine.max_tokens={params.engine.max_tokens} leaves no room for a turn after {too_long} of the "
-            f"{len(given)} prompts; the longest has {max(lengths)} tokens ({given[lengths.index(max(lengths))].prompt_id})"
+            f"{len(given)} prompts; the longest, {longest.prompt_id}, has {max(lengths)} tokens"
         )
     run.note(longest_prompt=max(lengths))
 

@@ -79,7 +79,7 @@ def test_data_files_are_cut_into_splits_and_the_card_knows_their_contents(trace,
         (["math", "FILES", "torn.jsonl"], "torn.jsonl, line 2: not valid JSON"),
         (["search", "FILES", "damaged.jsonl"], "damaged.jsonl, row 0: no field 'question'"),
         (["math", "FILES", "hub:owner"], "hub:owner: expected hub:owner/name:split"),
-        (["math", "--set", "allocation.pool=21"], "yaml: allocation.pool=21 is larger than environment.train_prompts=20"),
+        (["math", "--set", "allocation.pool=21"], "yaml: allocation.pool=21 is larger than environment."),
         (["functions", "--set", "environment.categories=[multi_turn]"], "category 'multi_turn' is not known"),
     ],
 )  # fmt: skip
