@@ -111,6 +111,7 @@ def evaluate(
         console.print(
             f"{when}: accuracy {result['accuracy']:.3f}{graded} over {result['rollouts']:.0f} rollouts",
             highlight=False,
+            soft_wrap=True,
         )
 
 
