@@ -42,7 +42,7 @@ def problems(count: int) -> list[dict]:
 
 @pytest.mark.parametrize("task", ["multihop", "calculator", "devices"])
 def test_built_in_task_is_written_with_a_card(trace, tmp_path, task):
-    code, out, err = trace("prepare", task)
+    code, out, err = trace("prepare", task, "--set", "environment.max_turns=9")  # devices takes two a change
     assert (code, err) == (0, "")
     (folder,) = (tmp_path / "data" / task).iterdir()
     card = read_json(folder / "card.json")
