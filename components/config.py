@@ -343,5 +343,6 @@ def _one_line(error: ValidationError) -> str:
         if fault["type"] == "extra_forbidden":
             message = "no such key"
         shown = fault["input"]
-        parts.append(f"{key}: {message}" if isinstance(shown, dict | BaseModel) else f"{key}={shown!r}: {message}")
+        where = "" if not key else f"{key}: " if isinstance(shown, dict | BaseModel) else f"{key}={shown!r}: "
+        parts.append(where + message)
     return "; ".join(parts)

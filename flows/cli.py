@@ -107,9 +107,11 @@ def evaluate(
         result = accuracy(
             make_sampler(run.params, path, version), run.params, "test", samples, seed=run.params.run.seed
         )
+        graded = f", mean reward {result['mean_reward']:.3f}" if run.params.environment.graded else ""
         console.print(
-            f"{when}: accuracy {result['accuracy']:.3f} over {result['rollouts']:.0f} rollouts",
+            f"{when}: accuracy {result['accuracy']:.3f}{graded} over {result['rollouts']:.0f} rollouts",
             highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -10,6 +10,7 @@ from components.config import Params
 from components.policy import make_sampler
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.storage import write_json
+from components.tree.anchors import SUCCESS
 from components.tree.schema import Status, StopReason
 from components.verifiers import make_verifier, verify_all
 from tasks.inputs import prompts
@@ -27,9 +28,13 @@ def evaluate(context: Context, policy: Path) -> dict[str, float]:
 
 
 def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: int) -> dict[str, float]:
-    """Mean reward of `samples` rollouts for every prompt of a split, at the training temperature.
+    """Accuracy over `samples` rollouts for every prompt of a split, at the training temperature.
 
     The seeds of the rollouts depend on the prompt alone, not on the iteration: policies are compared on equal draws.
+
+    Returns:
+        ``accuracy``: share of the scored rollouts whose reward is above `SUCCESS`; ``mean_reward``: their mean reward,
+        the same number where rewards are 0 or 1; NaN both where nothing was scored. ``rollouts``, ``unscored``: counts.
     """
     held_out = prompts(params, split)
     verifier = make_verifier(params.environment)
@@ -52,7 +57,8 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
     outcomes = verify_all(verifier, cases)
     rewards = [o.reward for o in outcomes if o.reward is not None]
     return {
-        "accuracy": float(np.mean(rewards)) if rewards else float("nan"),
+        "accuracy": float(np.mean([reward > SUCCESS for reward in rewards])) if rewards else float("nan"),
+        "mean_reward": float(np.mean(rewards)) if rewards else float("nan"),
         "rollouts": float(len(starts)),
         "unscored": float(len(starts) - len(rewards)),
     }

@@ -10,10 +10,13 @@ from prefect.cache_policies import NO_CACHE
 
 from components.config import Params
 from components.datasets import prepare
+from components.datasets.store import SPLITS
 from components.errors import UserError
 from components.policy import make_environment
+from components.policy.renderer import Renderer
 from components.storage import read_json
 from components.verifiers import make_verifier
+from tasks.inputs import prompts
 from tasks.run import Run
 from tasks.stage import listeners
 
@@ -43,7 +46,10 @@ def prepare_data(run_path: Path) -> Path:
 @task(name="warm up policy", task_run_name="warm up policy", cache_policy=NO_CACHE, persist_result=False)
 def warm_up_policy(run_path: Path) -> Path:
     """Folder of the checkpoint that the run starts from: the user's own, or the tiny policy."""
-    return start_policy(Run(run_path).params)
+    run = Run(run_path)
+    policy = start_policy(run.params)
+    check_prompts(run, policy)
+    return policy
 
 
 def start_policy(params: Params) -> Path:
@@ -59,6 +65,28 @@ def start_policy(params: Params) -> Path:
             listener.stage("warm_up_policy", done, total)
 
     return warm_up(params.policy, params.environment.name, Path(params.run.data_dir) / "warmup", progress).absolute()
+
+
+def check_prompts(run: Run, policy: Path) -> None:
+    """Notes the longest prompt of all splits in the manifest, once in a run: neither prompts nor limits change in it.
+
+    Raises:
+        UserError: if the environment cannot be made, the chat template cannot show its prompts, or some of them leave
+            no room for a turn; the message says how many.
+    """
+    if "longest_prompt" in run.manifest:
+        return
+    params = run.params
+    renderer, environment = Renderer.load(policy), make_environment(params)
+    given = [prompt for split in SPLITS for prompt in prompts(params, split).values()]
+    lengths = [len(renderer.prompt_ids(environment.chat(prompt))) for prompt in given]
+    if too_long := sum(length >= params.engine.max_tokens for length in lengths):
+        longest = given[lengths.index(max(lengths))]
+        raise UserError(
+            f"engine.max_tokens={params.engine.max_tokens} leaves no room for a turn after {too_long} of the "
+            f"{len(given)} prompts; the longest, {longest.prompt_id}, has {max(lengths)} tokens"
+        )
+    run.note(longest_prompt=max(lengths))
 
 
 def data_hash(folder: Path) -> str:

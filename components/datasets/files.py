@@ -26,7 +26,8 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
     try:
         rows = _hub(str(path)) if str(path).startswith(HUB) else _read(Path(path))
     except FileNotFoundError:
-        raise UserError(f"{path}: no such data file") from None
+        where = "" if Path(path).is_absolute() else f" in {Path.cwd()}, where relative paths begin"
+        raise UserError(f"{path}: no such data file{where}") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     if not rows:

@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from components.environments.base import Chat
@@ -100,9 +99,11 @@ class Renderer:
                     chat, tools=list(tools) or None, tokenize=False, add_generation_prompt=generate
                 )
             )
-        except TemplateError as error:
+        except Exception as error:  # a template raises errors of Jinja, and Python's where it takes a value for another
             roles = ", ".join(dict.fromkeys(role for role, _ in messages))
-            raise UserError(f"the chat template refuses a conversation with the roles {roles}: {error}") from None
+            what = f"roles {roles}" + (f" and {len(tools)} tools" if tools else "")
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"the chat template refuses a conversation with the {what}: {reason}") from error
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -19,6 +19,8 @@ from components.verifiers.base import Verifier, verify
 class Oracle:
     """Samples rollouts from every prefix and believes what they show: Beta(1/2, 1/2) and their counts.
 
+    As everywhere in the allocation, a success is a reward above `SUCCESS`.
+
     Args:
         sampler: Holds the policy whose V is asked for.
         verifier: Scores the rollouts.

@@ -36,7 +36,8 @@ def iteration_metrics(
     Returns:
         Flat name to number. Rewards, ratios and rates are shares in [0, 1]; budget is in units (a bare rollout 1, a
         continuation 1/2) and in leaves; tokens are sampled tokens; times are seconds. None where a number is not
-        defined, e.g. a rank correlation of constants. `eval/accuracy` belongs to the policy that sampled the iteration.
+        defined, e.g. a rank correlation of constants. `eval/accuracy`, the share of
+        rewards above 0.5, and `eval/reward`, their mean, belong to the policy that sampled the iteration.
     """
     own: dict[str, dict[str, Any]] = {name: entry["metrics"] for name, entry in stages.items()}
     generate, refill, expand, refit, update = (
@@ -47,6 +48,7 @@ def iteration_metrics(
     line: dict[str, Any] = {
         "iteration": iteration,
         "eval/accuracy": own.get("evaluate", {}).get("accuracy"),
+        "eval/reward": own.get("evaluate", {}).get("mean_reward"),
         "train/reward": float(forest.reward_N[bare].mean()) if bare else None,
         "effective_ratio/prompts": effective_ratio_by_prompt(forest),
         "effective_ratio/leaves": effective_ratio_by_leaf(forest),

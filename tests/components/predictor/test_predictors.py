@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from components.config import Params
 from components.datasets import load_prompts, prepare
+from components.environments import Prompt
 from components.errors import UserError
 from components.policy import make_sampler
 from components.policy.warmup import warm_up
 from components.predictor import PREDICTORS, Prefix, make_predictor
+from components.predictor.oracle import Oracle
+from components.tree.schema import Node, Origin
 
 
 def settings(params: Params, **predictor: object) -> Params:
@@ -134,3 +138,22 @@ def test_unknown_predictor_is_one_line_that_names_the_known_ones(params):
 def test_missing_state_is_an_error(params, random_policy):
     with pytest.raises(UserError):
         make_predictor(settings(params, name="beta"), random_policy, Path("nowhere"))
+
+
+def test_oracle_counts_outcomes_of_graded_rewards():
+    """A reward of 0.4 at every rollout is no success, however many there are."""
+    prompt = Prompt("p", "q", "a")
+
+    class Sampler:
+        environment = SimpleNamespace(reset=lambda prompt: None)
+
+        def sample(self, starts, first_id):
+            return [
+                Node(0, "p", first_id, 0, 1, Origin.FACTUAL, start.anchor_id, observation="a", stop_reason="answered")
+                for start in starts
+            ]
+
+    for reward, mean in ((0.4, 0.5 / 5), (0.6, 4.5 / 5)):
+        verifier = SimpleNamespace(score=lambda prompt, answer, reward=reward: reward)
+        belief = Oracle(Sampler(), verifier, 4, 0).predict([Prefix.root(prompt, [1])])
+        assert belief.mean_A.tolist() == pytest.approx([mean])
