@@ -113,7 +113,7 @@ def _hub(name: str) -> list[Any]:
     if len(parts) not in (2, 3) or not all(parts):
         raise UserError(f"{name}: expected hub:owner/name:split or hub:owner/name:config:split")
     try:
-        from datasets import load_dataset  # type: ignore[import-not-found]
+        from datasets import load_dataset
     except ImportError:
         raise MissingExtraError(name, "hub") from None
     try:

@@ -129,7 +129,7 @@ class Bm25:
             self._open(folder)
 
     def _open(self, folder: Path) -> None:
-        import bm25s  # type: ignore[import-untyped]
+        import bm25s
 
         self.passages = pa.ipc.open_file(pa.memory_map(str(folder / "passages.arrow"))).read_all()
         self.index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
@@ -155,8 +155,8 @@ class Bm25:
 
 
 def _query_words(query: str) -> list[str]:
-    from bm25s.stopwords import STOPWORDS_EN_PLUS  # type: ignore[import-untyped]
-    from Stemmer import Stemmer  # type: ignore[import-not-found]
+    from bm25s.stopwords import STOPWORDS_EN_PLUS
+    from Stemmer import Stemmer
 
     words = _WORD.findall(_fold(query[:QUERY_CHARACTERS]))[:QUERY_WORDS]
     kept = [word for word in words if word not in STOPWORDS_EN_PLUS] or words
@@ -169,8 +169,8 @@ def _fold(text: str) -> str:
 
 
 def _write_index(corpus: Path | Sequence[Passage], folder: Path) -> None:
-    import bm25s  # type: ignore[import-untyped]
-    from Stemmer import Stemmer  # type: ignore[import-not-found]
+    import bm25s
+    from Stemmer import Stemmer
 
     passages = load_corpus(corpus) if isinstance(corpus, Path) else corpus
     texts = (_fold(f"{passage.title}\n{passage.text}") for passage in passages)
