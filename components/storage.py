@@ -57,6 +57,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
             _remove(temporary)
 
 
+def sweep(folder: Path) -> None:
+    """Removes the temporary siblings that killed processes left below a folder; nobody may be writing there."""
+    for pattern in (".*.tmp-*", ".*.old-*"):
+        for left in list(folder.rglob(pattern)):
+            _remove(left)
+
+
 def write_text(path: Path, text: str) -> None:
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

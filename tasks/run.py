@@ -18,7 +18,7 @@ import yaml
 
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
-from components.storage import read_json, write_json, write_text
+from components.storage import read_json, sweep, write_json, write_text
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
 MAY_CHANGE = (
@@ -97,6 +97,7 @@ def open_run(params: Params, run_id: str) -> Run:
     except OSError as error:
         raise UserError(f"cannot make {run.path}: {error.strerror}; choose another run.runs_dir or --run-id") from error
     with lock(run):  # nothing of a run that another process writes may change
+        sweep(run.path)
         _check_same(run, params)
         write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
         if not (run.path / "manifest.json").exists():

@@ -15,6 +15,7 @@ from components.storage import (
     content_hash,
     read_json,
     read_parquet,
+    sweep,
     value_hash,
     write_json,
     write_parquet,
@@ -116,3 +117,13 @@ def test_hash_follows_content_not_time_or_hidden_files(tmp_path):
 def test_numpy_scalars_and_non_finite_numbers_are_plain_json(tmp_path):
     write_json(tmp_path / "m.json", {"a": np.float32(0.5), "b": float("nan"), "c": [np.int64(3), float("inf")]})
     assert read_json(tmp_path / "m.json") == {"a": 0.5, "b": None, "c": [3, None]}
+
+
+def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path):
+    (tmp_path / "0001" / ".policy.old-77").mkdir(parents=True)
+    (tmp_path / "0001" / ".policy.old-77" / "weights").touch()
+    (tmp_path / "0001" / ".manifest.json.tmp-77").touch()
+    (tmp_path / "0001" / "manifest.json").touch()
+    (tmp_path / ".lock").touch()
+    sweep(tmp_path)
+    assert {p.name for p in tmp_path.rglob("*")} == {"0001", "manifest.json", ".lock"}
