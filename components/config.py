@@ -218,7 +218,7 @@ class UpdateParams(Section):
     """Who learns, and from which advantages."""
 
     trainer: Literal["torch", "deepspeed"] = Field("torch", description="Registered trainer.")
-    advantage: str = Field("grpo", description="Registered advantage; treerpo is the paper's for QA.")
+    advantage: str = Field("treerpo", description="Registered advantage; treerpo is the paper's for math and QA.")
     learning_rate: Positive = Field(4e-4, description="Learning rate of Adam.")
     clip_low: Fraction = Field(0.2, description="The importance ratio is clipped at 1 - clip_low.")
     clip_high: Positive = Field(0.28, description="The importance ratio is clipped at 1 + clip_high.")
