@@ -194,7 +194,7 @@ def test_graded_rewards_are_outcomes_to_the_predictor_and_rewards_to_the_policy(
             super().__init__(*arguments)
 
     monkeypatch.setattr(search, "Bm25", Counted)
-    settings = settings_of("search", tmp_path, models, environment={"graded": True})
+    settings = settings_of("search", tmp_path, models, environment={"graded": True}, update={"advantage": "grpo"})
     engine = Scripted(search_script)
     run, forest = run_once(settings, engine, monkeypatch)
     assert_sound(run, forest, engine.requests)
