@@ -7,8 +7,11 @@ successes among n rollouts, so a label counts as much as its rollouts.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from components.allocation.base import Belief
@@ -113,3 +116,22 @@ def fit_head(
     if not np.isfinite(losses[-1]):
         raise UserError("the predictor's loss is not finite; lower predictor.learning_rate")
     return float(np.mean(losses[-10:]))
+
+
+def save_state(module: nn.Module, file: Path) -> None:
+    """Writes a module's weights as safetensors."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: weight.contiguous() for name, weight in module.state_dict().items()}, file)
+
+
+def load_state(module: nn.Module, file: Path) -> None:
+    """Reads what `save_state` wrote.
+
+    Raises:
+        UserError: if the file is missing or damaged, or belongs to a module of another size.
+    """
+    try:
+        module.load_state_dict(load_file(file))
+    except Exception as error:  # safetensors and torch raise several kinds; none may pass for a fresh predictor
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file.parent}: the predictor's state is missing or damaged ({reason})") from error

@@ -21,15 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from components.allocation.base import Belief
 from components.config import PredictorParams
-from components.errors import UserError
 from components.policy.checkpoint import load_model
 from components.predictor.base import Prefix
-from components.predictor.heads import BetaEnsemble, fit_head, mixture_belief
+from components.predictor.heads import BetaEnsemble, fit_head, load_state, mixture_belief, save_state
 
 WORD_COLUMNS = 256
 CONFIDENCE_COLUMNS = 5
@@ -125,15 +123,10 @@ class PolicyFeatures:
         return out
 
     def save(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        save_file(self.head.state_dict(), path / "head.safetensors")
+        save_state(self.head, path / "head.safetensors")
 
     def load(self, path: Path) -> None:
-        try:
-            self.head.load_state_dict(load_file(path / "head.safetensors"))
-        except Exception as error:  # safetensors and torch raise several kinds; none may pass for a fresh predictor
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path}: the predictor's state is missing or damaged ({reason})") from error
+        load_state(self.head, path / "head.safetensors")
 
 
 def _prompt_length(prefix: Prefix) -> int:

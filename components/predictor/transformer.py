@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
@@ -22,7 +21,13 @@ from components.config import PredictorParams
 from components.errors import UserError
 from components.policy.checkpoint import load_model
 from components.predictor.base import Prefix
-from components.predictor.heads import beta_binomial_nll, mean_and_concentration, mixture_belief
+from components.predictor.heads import (
+    beta_binomial_nll,
+    load_state,
+    mean_and_concentration,
+    mixture_belief,
+    save_state,
+)
 
 BATCH = 64  # histories in one forward pass of a prediction
 
@@ -111,15 +116,10 @@ class Encoder:
         return mean_and_concentration(self.network(tokens)[torch.arange(len(prefixes)), last])
 
     def save(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        save_file({name: t.contiguous() for name, t in self.network.state_dict().items()}, path / "model.safetensors")
+        save_state(self.network, path / "model.safetensors")
 
     def load(self, path: Path) -> None:
-        try:
-            self.network.load_state_dict(load_file(path / "model.safetensors"))
-        except Exception as error:  # safetensors and torch raise several kinds; none may pass for a fresh predictor
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path}: the predictor's state is missing or damaged ({reason})") from error
+        load_state(self.network, path / "model.safetensors")
 
 
 class Backbone(Encoder):

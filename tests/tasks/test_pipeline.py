@@ -318,16 +318,27 @@ def test_react_spends_nothing_and_keeps_the_policy(params, data_dir, tmp_path):
 
 
 def test_later_rounds_know_the_outcomes_of_earlier_ones(params, data_dir, tmp_path):
-    run = new_run(params, data_dir, tmp_path, allocation={"rounds": 2}, run={"iterations": 1})
+    run = new_run(params, data_dir, tmp_path, allocation={"rounds": 2, "root_units": 48}, run={"iterations": 1})
     train(run)
     line, forest = run.metrics()[0], forests(run)[0]
-    assert 0.9 * params.allocation.shape.units <= line["budget/units"] <= params.allocation.shape.units
-    by_anchor: dict[int, list[tuple[int, float]]] = {}
+    assert 0.9 * run.params.allocation.shape.units <= line["budget/units"] <= run.params.allocation.shape.units
+    bare = {n.tree_id: n.allocated for n in forest.nodes if n.parent_id < 0}
+    continued: dict[int, list[int]] = {}  # of each tree, in the order of sampling: m_i in each round
     for leaf in forest.leaves_L[forest.is_counterfactual_N[forest.leaves_L]].tolist():
-        node = forest.nodes[leaf]
-        by_anchor.setdefault(node.anchor_id, []).append((node.sibling, node.reward))
-    for anchor, rollouts in by_anchor.items():
-        assert [sibling for sibling, _ in sorted(rollouts)] == list(range(forest.nodes[anchor].allocated))
+        continued.setdefault(forest.nodes[leaf].tree_id, []).append(leaf)
+    flipped, later = set(), set()
+    for tree, leaves in continued.items():
+        for leaf in leaves[: bare[tree]]:
+            anchor = forest.nodes[leaf].anchor_id
+            factual = next(x for x in forest.leaves_L.tolist() if anchor in forest.path(x))
+            flipped |= {anchor} if forest.reward_N[leaf] != forest.reward_N[factual] else set()
+        later |= {forest.nodes[leaf].anchor_id for leaf in leaves[bare[tree] :]}
+    assert flipped
+    assert later
+    assert not flipped & later
+    for anchor in {forest.nodes[leaf].anchor_id for leaves in continued.values() for leaf in leaves}:
+        siblings = [forest.nodes[x].sibling for x in forest.leaves_L.tolist() if forest.nodes[x].anchor_id == anchor]
+        assert sorted(siblings) == list(range(forest.nodes[anchor].allocated))
 
 
 def test_run_whose_data_changed_is_refused(params, data_dir, tmp_path):
