@@ -13,7 +13,7 @@ from components.config import Params, PredictorParams
 from components.errors import UserError
 from components.policy.checkpoint import load_model
 from components.predictor import Prefix
-from components.predictor.heads import beta_binomial_nll, mixture_belief
+from components.predictor.heads import BetaEnsemble, beta_binomial_nll, mixture_belief
 from components.predictor.policy_features import PolicyFeatures
 
 SETTINGS = PredictorParams(steps=150)
@@ -43,6 +43,16 @@ def test_members_that_disagree_lower_the_concentration():
     assert belief.concentration_A[1] == pytest.approx(20.0, rel=1e-5)
     # Variance of the mixture: mean of 0.16/21, plus 0.09 between the members; 0.25/(c+1) equals it.
     assert belief.concentration_A[0] == pytest.approx(0.25 / (0.16 / 21 + 0.09) - 1, rel=1e-5)
+
+
+def test_every_other_member_does_not_see_the_hidden_features():
+    head = BetaEnsemble(features=6, hidden=4, members=4, hide=3)
+    with torch.no_grad():
+        head.outer.normal_()
+        features = torch.randn(5, 6)
+        other = torch.cat([torch.randn(5, 3), features[:, 3:]], dim=1)
+        same = (head(features)[0] == head(other)[0]).all(1)
+    assert same.tolist() == [False, True, False, True]
 
 
 def test_fit_learns_and_generalises(predictor, histories):

@@ -1,12 +1,14 @@
-"""A verifier is checked once, before anything is sampled."""
+"""A verifier is checked once, before anything is sampled; what it raises is a status."""
 
 from __future__ import annotations
 
 import pytest
 
 from components.config import EnvironmentParams
+from components.environments.base import Prompt
 from components.errors import UserError
-from components.verifiers import VERIFIERS, make_verifier
+from components.tree.schema import Status
+from components.verifiers import VERIFIERS, make_verifier, verify, verify_all
 
 
 class OneArgument:
@@ -31,3 +33,33 @@ def test_every_registered_verifier_has_the_signature(name):
     if name in ("math", "functions"):
         pytest.importorskip({"math": "math_verify", "functions": "bfcl_eval"}[name])
     assert make_verifier(turns).score
+
+
+PROMPT = Prompt("p", "q", "a")
+
+
+class Raises:
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def score(self, prompt, answer):
+        raise self.error("late")
+
+
+@pytest.mark.parametrize(("error", "status"), [(TimeoutError, Status.TIMEOUT), (ValueError, Status.ERROR)])
+def test_a_time_out_is_told_apart_from_other_failures_and_neither_is_a_reward(error, status):
+    outcome = verify(Raises(error), PROMPT, "a")
+    assert (outcome.reward, outcome.status) == (None, status)
+    assert outcome.detail == f"{error.__name__}: late"
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_many_outcomes_keep_their_order(parallel):
+    class Equals:
+        def score(self, prompt, answer):
+            return float(answer == prompt.answer)
+
+    verifier = Equals()
+    verifier.parallel = parallel
+    answers = ["a", "b", None, "a", "c"]
+    assert [o.reward for o in verify_all(verifier, [(PROMPT, x) for x in answers])] == [1.0, 0.0, 0.0, 1.0, 0.0]
