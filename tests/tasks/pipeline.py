@@ -1,19 +1,23 @@
-"""The iteration's stages, called in the flow's order without Prefect."""
+"""Runs without Prefect: the stages in the flow's order, and what they leave behind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from components.config import Params
+from components.storage import content_hash
+from components.tree.forest import Forest
 from tasks.allocate_roots import allocate_roots
 from tasks.evaluate import evaluate
 from tasks.expand_prefixes import expand_prefixes
 from tasks.generate import generate
+from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.record import record
 from tasks.refill_roots import refill_roots
 from tasks.refit_predictor import refit_predictor
-from tasks.run import Run
+from tasks.run import Run, open_run
 from tasks.score_prompts import score_prompts
 from tasks.summary import append_metrics, finished_iterations, mend_metrics
 from tasks.update_policy import update_policy
@@ -51,3 +55,23 @@ def train(run: Run, stop_after: int | None = None) -> None:
             count += 1
             if count == stop_after:
                 return
+
+
+def new_run(params: Params, data_dir: Path, runs_dir: Path, run_id: str = "r", **sections) -> Run:
+    tree = params.model_dump()
+    tree["run"] |= {"data_dir": str(data_dir), "runs_dir": str(runs_dir)}
+    for section, values in sections.items():
+        tree[section] |= values
+    return open_run(Params.model_validate(tree), run_id)
+
+
+def forests(run: Run) -> list[Forest]:
+    return [read_forest(run.iteration(k) / "forest.parquet") for k in range(run.params.run.iterations)]
+
+
+def fingerprints(run: Run) -> dict[str, str]:
+    """Content hashes of everything that an iteration leaves behind; times are not content."""
+    files = sorted(
+        p for p in run.path.glob("iterations/*/*") if p.name not in ("manifest.json", "metrics.json", "report.html")
+    )
+    return {str(p.relative_to(run.path)): content_hash(p) for p in files}

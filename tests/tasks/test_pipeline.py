@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from components.allocation import ARMS
-from components.config import Params
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
 from components.errors import UserError
-from components.storage import content_hash, read_json, read_parquet
-from components.tree.forest import Forest
+from components.storage import read_json, read_parquet
 from components.tree.schema import NODE_SCHEMA, Origin, Status, StopReason
 from components.verifiers import VERIFIERS
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.retain import retain
-from tasks.run import Run, lock, open_run
+from tasks.run import Run, lock
 from tasks.stage import read_stages
 from tasks.summary import append_metrics, finished_iterations, mend_metrics
-from tests.tasks.pipeline import stages, train
+from tests.tasks.pipeline import fingerprints, forests, new_run, stages, train
 
 KEYS = {
     "iteration", "eval/accuracy", "train/reward", "effective_ratio/prompts", "effective_ratio/leaves", "budget/units",
@@ -33,38 +29,6 @@ KEYS = {
     *(f"time/{t}" for t in ("score_prompts", "allocate_roots", "generate", "verify_factual", "expand_prefixes",
                             "verify_counterfactual", "refit_predictor", "update_policy", "evaluate")),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-def new_run(params: Params, data_dir: Path, runs_dir: Path, run_id: str = "r", **sections) -> Run:
-    tree = params.model_dump()
-    tree["run"] |= {"data_dir": str(data_dir), "runs_dir": str(runs_dir)}
-    for section, values in sections.items():
-        tree[section] |= values
-    return open_run(Params.model_validate(tree), run_id)
-
-
-@pytest.fixture(scope="module")
-def finished(params: Params, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = new_run(params, data_dir, tmp_path_factory.mktemp("runs"))
-    train(run)
-    return run
-
-
-def forests(run: Run) -> list[Forest]:
-    return [read_forest(run.iteration(k) / "forest.parquet") for k in range(run.params.run.iterations)]
-
-
-def fingerprints(run: Run) -> dict[str, str]:
-    """Content hashes of everything that an iteration leaves behind; times are not content."""
-    files = sorted(
-        p for p in run.path.glob("iterations/*/*") if p.name not in ("manifest.json", "metrics.json", "report.html")
-    )
-    return {str(p.relative_to(run.path)): content_hash(p) for p in files}
 
 
 def test_metrics_have_every_key_of_the_contract(finished):
@@ -285,90 +249,12 @@ def test_damaged_middle_line_of_the_metrics_names_the_line(tmp_path, middle):
         broken.metrics()
 
 
-def test_budget_where_nothing_succeeds_is_spent_once_and_the_run_goes_on(params, data_dir, tmp_path, random_policy):
-    """Peers that refill until a group is mixed abort or loop forever here."""
-    run = new_run(params, data_dir, tmp_path, policy={"path": str(random_policy)})
-    train(run)
-    for line in run.metrics():
-        assert line["effective_ratio/prompts"] == 0
-        assert line["budget/units"] <= params.allocation.shape.units
-        assert line["policy/optimizer_steps"] == 0
-    weights = {content_hash(run.iteration(k) / "policy" / "model.safetensors") for k in (0, 1)}
-    assert weights == {content_hash(random_policy / "model.safetensors")}
-
-
-@pytest.mark.parametrize("arm", [arm for arm in ARMS if arm not in ("trace", "react", "trace-unified-tokens")])
-def test_every_arm_runs_through_the_same_stages_at_the_same_units(params, data_dir, tmp_path, arm):
-    run = new_run(params, data_dir, tmp_path, allocation={"arm": arm}, run={"iterations": 1})
-    train(run)
-    line = run.metrics()[0]
-    least = 0.2 if "filter" in arm else 0.75 if arm in ("reinforce-ada", "knapsack", "vip", "mopps") else 0.9
-    assert least * params.allocation.shape.units <= line["budget/units"] <= params.allocation.shape.units
-    assert line["budget/unspent"] == pytest.approx(params.allocation.shape.units - line["budget/units"])
-
-
-def test_react_spends_nothing_and_keeps_the_policy(params, data_dir, tmp_path):
-    run = new_run(params, data_dir, tmp_path, allocation={"arm": "react"}, run={"iterations": 1})
-    train(run)
-    line = run.metrics()[0]
-    assert (line["budget/units"], line["budget/leaves"], line["budget/active_prompts"]) == (0, 0, 0)
-    assert line["effective_ratio/prompts"] is None
-    weights = [p / "model.safetensors" for p in (warm_up_policy.fn(run.path), run.iteration(0) / "policy")]
-    assert content_hash(weights[0]) == content_hash(weights[1])
-
-
-def test_later_rounds_know_the_outcomes_of_earlier_ones(params, data_dir, tmp_path):
-    run = new_run(params, data_dir, tmp_path, allocation={"rounds": 2, "root_units": 48}, run={"iterations": 1})
-    train(run)
-    line, forest = run.metrics()[0], forests(run)[0]
-    assert 0.9 * run.params.allocation.shape.units <= line["budget/units"] <= run.params.allocation.shape.units
-    bare = {n.tree_id: n.allocated for n in forest.nodes if n.parent_id < 0}
-    continued: dict[int, list[int]] = {}  # of each tree, in the order of sampling: m_i in each round
-    for leaf in forest.leaves_L[forest.is_counterfactual_N[forest.leaves_L]].tolist():
-        continued.setdefault(forest.nodes[leaf].tree_id, []).append(leaf)
-    flipped, later = set(), set()
-    for tree, leaves in continued.items():
-        for leaf in leaves[: bare[tree]]:
-            anchor = forest.nodes[leaf].anchor_id
-            factual = next(x for x in forest.leaves_L.tolist() if anchor in forest.path(x))
-            flipped |= {anchor} if forest.reward_N[leaf] != forest.reward_N[factual] else set()
-        later |= {forest.nodes[leaf].anchor_id for leaf in leaves[bare[tree] :]}
-    assert flipped
-    assert later
-    assert not flipped & later
-    for anchor in {forest.nodes[leaf].anchor_id for leaves in continued.values() for leaf in leaves}:
-        siblings = [forest.nodes[x].sibling for x in forest.leaves_L.tolist() if forest.nodes[x].anchor_id == anchor]
-        assert sorted(siblings) == list(range(forest.nodes[anchor].allocated))
-
-
 def test_run_whose_data_changed_is_refused(params, data_dir, tmp_path):
     run = new_run(params, data_dir, tmp_path)
     prepare_data.fn(run.path)
     run.note(data="another-data-set")
     with pytest.raises(UserError, match="began on the data set another-data-set, but its files now make"):
         prepare_data.fn(run.path)
-
-
-def test_c20_dead_groups_are_refilled_within_the_budget(params, data_dir, tmp_path):
-    run = new_run(params, data_dir, tmp_path, allocation={"arm": "grpo-filter"}, run={"iterations": 1})
-    train(run)
-    line, stages_ = run.metrics()[0], read_stages(run.iteration(0))
-    first = stages_["allocate_roots"]["metrics"]["active_prompts"]
-    refill = stages_["refill_roots"]["metrics"]
-    assert refill["rounds"] >= 1
-    assert line["budget/active_prompts"] == first + refill["rollouts"] / params.allocation.group_size
-    assert line["budget/bare_rollouts"] == line["budget/leaves"] <= params.allocation.shape.units
-    forest = forests(run)[0]
-    assert len(set(n.prompt_id for n in forest.nodes if n.parent_id < 0)) == line["budget/active_prompts"]
-
-
-def test_pool_depends_on_seed_and_iteration_alone(params, data_dir, tmp_path, finished):
-    pools = [read_parquet(finished.iteration(k) / "scored.parquet")["prompt_id"].to_pylist() for k in (0, 1)]
-    assert pools[0] != pools[1]
-    assert len(set(pools[0])) == params.allocation.pool
-    other = new_run(params, data_dir, tmp_path, run={"seed": 1, "iterations": 1})
-    train(other)
-    assert read_parquet(other.iteration(0) / "scored.parquet")["prompt_id"].to_pylist() != pools[0]
 
 
 def test_retention_keeps_the_newest_and_the_best(params, data_dir, tmp_path):

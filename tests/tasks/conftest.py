@@ -1,0 +1,23 @@
+"""Fixtures of runs without Prefect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from components.config import Params
+from tasks.run import Run
+from tests.tasks.pipeline import new_run, train
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def finished(params: Params, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = new_run(params, data_dir, tmp_path_factory.mktemp("runs"))
+    train(run)
+    return run
