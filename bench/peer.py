@@ -18,6 +18,7 @@ import os
 import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from bench.results import record
+from bench.stages import iterate
 from components.config import Params
 from components.datasets import load_prompts
 from components.environments import Prompt
@@ -36,45 +38,22 @@ from components.policy import make_environment
 from components.policy.checkpoint import load_model
 from components.policy.renderer import Renderer
 from components.tree.schema import StopReason
-from tasks.allocate_roots import allocate_roots
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
-from tasks.refill_roots import refill_roots
-from tasks.refit_predictor import refit_predictor
 from tasks.run import Run, open_run
-from tasks.score_prompts import score_prompts
-from tasks.stage import read_stages
-from tasks.update_policy import update_policy
-from tasks.verify import verify_counterfactual, verify_factual
 
 ROLLOUTS, GROUP = 256, 8
 
 
-def ours(run: Run, policy: Path, iterations: int) -> tuple[list[float], list[float], int]:
-    """CPU seconds of each iteration and of its sampling; tokens of the histories and turns of the last."""
-    whole, sampling = [], []
-    predictor = None
+def ours(run: Run, policy: Path, iterations: int) -> tuple[list[dict[str, float]], int]:
+    """CPU seconds of each iteration by stage; tokens of all rollouts of the last one, from prompt to end."""
+    predictor: Path | None = None
+    seconds = []
     for number in range(iterations):
-        begin = time.process_time()
-        scored = score_prompts.fn(run.path, number, policy=policy, predictor=predictor)
-        roots = allocate_roots.fn(run.path, number, scored=scored)
-        before = time.process_time()
-        generated = generate.fn(run.path, number, policy=policy, roots=roots)
-        sampling.append(time.process_time() - before)
-        factual = verify_factual.fn(run.path, number, forest=generated)
-        factual = refill_roots.fn(run.path, number, policy=policy, roots=roots, factual=factual)
-        expanded = expand_prefixes.fn(run.path, number, policy=policy, predictor=predictor, factual=factual)
-        verified = verify_counterfactual.fn(run.path, number, forest=expanded)
-        earlier = [run.iteration(k) / "forest.parquet" for k in range(max(0, number - 4), number)]
-        predictor = refit_predictor.fn(
-            run.path, number, policy=policy, predictor=predictor, verified=verified, earlier=earlier
-        )
-        policy = update_policy.fn(run.path, number, policy=policy, verified=verified)
-        whole.append(time.process_time() - begin)
+        policy, predictor, stages = iterate(run, number, policy, predictor)
+        seconds.append(stages)
     forest = read_forest(policy.parent / "forest.parquet")
-    return whole, sampling, sum(len(forest.prefix_ids(leaf)) for leaf in forest.leaves_L.tolist())
+    return seconds, sum(len(forest.prefix_ids(leaf)) for leaf in forest.leaves_L.tolist())
 
 
 def theirs(policy: Path, prompts: dict[str, Prompt], params: Params, iterations: int, folder: Path) -> Any:
@@ -152,7 +131,7 @@ def theirs(policy: Path, prompts: dict[str, Prompt], params: Params, iterations:
         rollout_func=rollouts,
     )
     trainer.train()
-    return [b - a for a, b in zip(starts, starts[1:], strict=False)], sampling[: len(starts) - 1]
+    return [b - a for a, b in pairwise(starts)], sampling[: len(starts) - 1]
 
 
 def peak_flops(size: int = 768, repeats: int = 9) -> float:
@@ -177,21 +156,24 @@ def main(iterations: int = 7) -> None:
         run = open_run(params, "ours")
         data, policy = prepare_data.fn(run.path), warm_up_policy.fn(run.path)
         prompts = load_prompts(data / "train.parquet")
-        whole, sampling, tokens = ours(run, policy, iterations)
-        stages = read_stages(run.iteration(iterations - 1))
+        seconds, tokens = ours(run, policy, iterations)
         trl_whole, trl_sampling = theirs(policy, {p.prompt_id: p for p in prompts}, params, iterations, folder / "trl")
         weights = sum(p.numel() for n, p in load_model(policy).named_parameters() if "embed_tokens" not in n)
-    step, sample = statistics.median(whole[1:]), statistics.median(sampling[1:])
+    stages = {name: statistics.median(each[name] for each in seconds[1:]) for name in seconds[0]}
+    step, sample = statistics.median(sum(each.values()) for each in seconds[1:]), stages["generate"]
     trl_step, trl_sample = statistics.median(trl_whole[1:]), statistics.median(trl_sampling[1:])
+    predictor = stages["score_prompts"] + stages["refit_predictor"]
     forward = 2.0 * weights * tokens / peak_flops()
-    for key, entry in stages.items():
-        print(f"  {key:24} {entry['seconds']:.3f} s")
+    for name, spent in stages.items():
+        print(f"  {name:24} {spent:.3f} CPU s")
     record(
         {
             "trl_rollouts_per_cpu_s": ROLLOUTS / trl_sample,
             "rollouts_per_cpu_s": ROLLOUTS / sample,
             "vs_trl_rollouts_ratio": trl_sample / sample,
             "vs_trl_steps_ratio": trl_step / step,
+            "vs_trl_steps_without_predictor_ratio": trl_step
+            / (step - stages["score_prompts"] - stages["refit_predictor"]),
             "trl_step_cpu_s": trl_step,
             "step_cpu_s": step,
             "sampling_limit_share": forward / sample,
