@@ -172,8 +172,7 @@ def main(iterations: int = 7) -> None:
             "rollouts_per_cpu_s": ROLLOUTS / sample,
             "vs_trl_rollouts_ratio": trl_sample / sample,
             "vs_trl_steps_ratio": trl_step / step,
-            "vs_trl_steps_without_predictor_ratio": trl_step
-            / (step - stages["score_prompts"] - stages["refit_predictor"]),
+            "vs_trl_steps_without_predictor_ratio": trl_step / (step - predictor),
             "trl_step_cpu_s": trl_step,
             "step_cpu_s": step,
             "sampling_limit_share": forward / sample,

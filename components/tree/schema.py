@@ -7,9 +7,14 @@ exact token sequence that the policy saw and sampled. Text is derived from token
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -122,9 +127,29 @@ assert [f.name for f in fields(Node)] == NODE_SCHEMA.names, "Node and NODE_SCHEM
 
 def nodes_to_table(nodes: list[Node]) -> pa.Table:
     """Converts nodes to an Arrow table with `NODE_SCHEMA`."""
-    return pa.table(
-        [pa.array([getattr(n, f.name) for n in nodes], type=f.type) for f in NODE_SCHEMA], schema=NODE_SCHEMA
-    )
+    if not nodes:
+        return NODE_SCHEMA.empty_table()
+    columns = zip(*map(attrgetter(*NODE_SCHEMA.names), nodes), strict=True)
+    return pa.table(list(map(_to_array, columns, NODE_SCHEMA.types)), schema=NODE_SCHEMA)
+
+
+def _to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_list(kind):
+        return pa.array(values, type=kind)
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    flat = np.fromiter(chain.from_iterable(values), dtype=kind.value_type.to_pandas_dtype(), count=offsets[-1])
+    return pa.ListArray.from_arrays(offsets, pa.array(flat), type=kind)  # several times as fast as from lists
+
+
+def _to_list(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    if not pa.types.is_list(column.type):
+        return list(column.to_pylist())
+    lists = column.combine_chunks()
+    flat = lists.flatten().to_numpy(zero_copy_only=False).tolist()
+    bounds = (lists.offsets.to_numpy() - lists.offsets[0].as_py()).tolist()
+    return [flat[begin:end] for begin, end in pairwise(bounds)]
 
 
 def table_to_nodes(table: pa.Table) -> list[Node]:
@@ -143,5 +168,4 @@ def table_to_nodes(table: pa.Table) -> list[Node]:
             or table.schema.field(name).type != NODE_SCHEMA.field(name).type
         ]
         raise ValueError("not a forest: " + ("; ".join(differing) or "nullability of columns differs"))
-    columns = [column.to_pylist() for column in table.columns]
-    return [Node(*row) for row in zip(*columns, strict=True)]
+    return [Node(*row) for row in zip(*map(_to_list, table.columns), strict=True)]
