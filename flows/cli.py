@@ -23,6 +23,7 @@ from rich.markup import escape
 
 from components.errors import UserError
 from flows.simulate import simulate
+from flows.view import view
 
 app = typer.Typer(
     help="TRACE: reinforcement learning of language-model agents that decides where to spend rollouts.",
@@ -163,6 +164,7 @@ def doctor() -> None:
 
 
 app.command()(simulate)
+app.command()(view)
 
 
 @contextmanager
