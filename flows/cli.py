@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from components.errors import UserError
+from flows.compare import compare
 from flows.simulate import simulate
 from flows.view import view
 
@@ -164,6 +165,7 @@ def doctor() -> None:
 
 
 app.command()(simulate)
+app.command()(compare)
 app.command()(view)
 
 
