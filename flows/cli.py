@@ -22,7 +22,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from components.errors import UserError
+from flows.compare import compare
 from flows.simulate import simulate
+from flows.view import view
 
 app = typer.Typer(
     help="TRACE: reinforcement learning of language-model agents that decides where to spend rollouts.",
@@ -163,6 +165,8 @@ def doctor() -> None:
 
 
 app.command()(simulate)
+app.command()(compare)
+app.command()(view)
 
 
 @contextmanager

@@ -89,6 +89,8 @@ class Mirror:
                 metrics = [Metric(k, float(v), now, line["iteration"]) for k, v in line.items() if v is not None]
                 self._client.log_batch(self._mlflow_run_id, metrics=metrics)
                 self._logged = line["iteration"]
+                if (trees := self.run.iteration(self._logged) / "trees.html").exists():  # only the newest iteration's
+                    self._client.log_artifact(self._mlflow_run_id, str(trees))
 
     def _connect(self) -> None:
         import mlflow
@@ -113,7 +115,7 @@ class Mirror:
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(name, tags=kind)
         created = client.create_run(experiment_id, run_name=self.run.run_id)
         self._mlflow_run_id = created.info.run_id
-        self.run.note(mlflow_run_id=self._mlflow_run_id)
+        self.run.note(mlflow_run_id=self._mlflow_run_id, mlflow_experiment_id=experiment_id)
         flat = [
             Param(f"{s}.{k}", str(v)[:500]) for s, section in params.model_dump().items() for k, v in section.items()
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from prefect.artifacts import create_table_artifact
 from components.storage import write_json, write_text
 from components.tracking.names import iteration_metrics
 from components.tracking.report import iteration_report
+from components.tracking.viewer import forest_page
 from tasks.inputs import read_forest
 from tasks.stage import Context, read_stages, stage
 
@@ -28,6 +30,9 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
     write_json(context.output, line)
     title = f"Run {context.run.run_id}, iteration {context.iteration}"
     write_text(context.folder / "report.html", iteration_report(title, line, finished))
+    if context.iteration:  # the page of the newest forest; `trace view` makes the others anew
+        (context.run.iteration(context.iteration - 1) / "trees.html").unlink(missing_ok=True)
+    write_text(context.folder / "trees.html", forest_page(title, finished))
     _artifact(context, title, line)
     return {}
 
@@ -44,4 +49,13 @@ def _artifact(context: Context, title: str, line: dict[str, Any]) -> None:
     ]
     key = "".join(c if c.isalnum() else "-" for c in f"trace-{context.run.run_id}".lower()).strip("-")
     description = f"{title}: where the budget went, and how good the predictions were."
-    create_table_artifact(rows, key=key, description=description)
+    create_table_artifact(rows, key=key, description=f"{description} [The trees]({_trees(context)}), turn by turn.")
+
+
+def _trees(context: Context) -> str:
+    """Where the page of trees can be opened: MLflow's, if it is a server, else the file."""
+    server, manifest = os.environ.get("MLFLOW_TRACKING_URI", ""), context.run.manifest
+    if server.startswith("http") and manifest.get("mlflow_run_id"):
+        where = f"{manifest.get('mlflow_experiment_id')}/runs/{manifest['mlflow_run_id']}/artifacts/trees.html"
+        return f"{server}/#/experiments/{where}"
+    return (context.folder / "trees.html").as_uri()

@@ -1,0 +1,104 @@
+"""The tree viewer: an iteration's forest on one self-contained page, to read, filter and search."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from components.allocation.base import Belief
+from components.allocation.utilities import prefix_utility, root_utility
+from components.tree.anchors import SUCCESS, visited_anchors
+from components.tree.forest import Forest
+from components.tree.schema import Node
+
+PAGE = Path(__file__).with_name("viewer.html")
+
+
+def forest_page(title: str, forest: Forest) -> str:
+    """The page as HTML: data, style and script in one file, nothing loaded from elsewhere.
+
+    Args:
+        title: Its heading.
+        forest: A finished forest, at any stage from the first verification on.
+    """
+    data = {"title": title, "trees": trees(forest)}
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Inside a script element only these end or open markup; as escapes of JSON they are the same text.
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return PAGE.read_text(encoding="utf-8").replace("null /* the forest */", text)
+
+
+def trees(forest: Forest) -> list[dict[str, Any]]:
+    """One object for each tree: its prompt, outcome counts, and its nodes with parents by index within the tree."""
+    chance = granted_utility(forest)
+    found = []
+    for rows in forest.by_tree(np.arange(len(forest))):
+        index = {row: i for i, row in enumerate(rows.tolist())}
+        nodes = [forest.nodes[row] for row in index]
+        rewards = [n.reward for n in nodes if n.is_terminal]
+        found.append(
+            {
+                "prompt": nodes[0].prompt_id,
+                "question": nodes[0].observation or "",
+                "rule": nodes[0].rule or "",
+                "wins": sum(r is not None and r > SUCCESS for r in rewards),
+                "losses": sum(r is not None and r <= SUCCESS for r in rewards),
+                "unscored": sum(r is None for r in rewards),
+                "nodes": [_node(node, index, chance[node.node_id]) for node in nodes],
+            }
+        )
+    return found
+
+
+def granted_utility(forest: Forest) -> dict[int, float | None]:
+    """For each node that was granted rollouts, the chance of contrast that they were granted for, else None.
+
+    At a root V_root(m; v̂) (Eq. 12), at a prefix V_pref(k; v̂) given its factual outcome (Eq. 15). v̂ is taken for the
+    truth, since a forest keeps the mean of a belief alone; a prefix whose factual rollouts disagree has its contrast.
+    """
+    anchors = visited_anchors(forest)
+    outcome = {
+        row: bool(wins) for row, wins, losses in zip(
+            anchors.node_A.tolist(), anchors.successes_A.tolist(), anchors.failures_A.tolist(), strict=True
+        ) if (wins > 0) != (losses > 0)
+    }  # fmt: skip
+    chance: dict[int, float | None] = dict.fromkeys(range(len(forest)))
+    for node in forest.nodes:
+        if not node.allocated or node.v_hat is None:
+            continue
+        belief, count = Belief.point(np.array([node.v_hat])), np.array([node.allocated])
+        if node.parent_id < 0:
+            chance[node.node_id] = float(root_utility(belief, count)[0])
+        elif node.node_id in outcome:
+            chance[node.node_id] = float(prefix_utility(belief, np.array([outcome[node.node_id]]), count)[0])
+    return chance
+
+
+def _node(node: Node, index: dict[int, int], chance: float | None) -> dict[str, Any]:
+    thought, mark, action = (node.action or "").rpartition("</think>")
+    shown = {
+        "parent": index.get(node.parent_id, -1),
+        "origin": str(node.origin),
+        "thought": thought.replace("<think>", "").strip() if mark else "",
+        "action": action.strip(),
+        "observation": node.observation if node.parent_id >= 0 else None,
+        "v": node.v_hat,
+        "reward": node.reward,
+        "stop": node.stop_reason,
+        "status": None if node.status == "ok" else str(node.status),
+        "granted": node.allocated or None,
+        "chance": chance,
+        "value": node.value,
+        "advantage": node.advantage,
+        "tokens": sum(node.is_action) or None,
+    }
+    return {
+        key: round(value, 4) if isinstance(value, float) else value
+        for key, value in shown.items()
+        if not (value is None or value == "" or (isinstance(value, float) and not math.isfinite(value)))
+    }
