@@ -26,6 +26,7 @@ MAY_CHANGE = (
     "run.keep_policies",
     "run.runs_dir",
     "run.data_dir",
+    "engine.shards",
     "tracking.mlflow",
     "tracking.experiment",
 )
