@@ -1,8 +1,9 @@
 """What shards win where tools are slow, and what a task costs: an iteration at 1, 4 and 16 shards.
 
 Every step of the environment takes 50 ms, as a search server's does, and steps are taken one after the other, as they
-are for engines that sample in turn. Times are of the whole iteration without its evaluation, through Prefect, and all
-of one process; `overlap_speedup_slow_tools` is the median over seeds of time at 1 shard over time at 16.
+are for engines that sample in turn. There are 16 active prompts, so 16 shards are one for each. Times are of the whole
+iteration without its evaluation, through Prefect, and all of one process; `overlap_speedup_slow_tools` is the median
+over seeds of time at 1 shard over time at 16.
 
 `overlap_seconds_per_task` is the wall time of 64 shards that have nothing left to do, over their 321 task runs: what
 Prefect and the manifests cost.
@@ -46,7 +47,7 @@ def settings(folder: Path, seed: int, shards: int, **allocation: Any) -> Any:
             "run": {"iterations": 1, "seed": seed, "runs_dir": str(folder / "runs"), "data_dir": "data"},
             "environment": {"val_prompts": 1},
             "engine": {"shards": shards},
-            "allocation": {"pool": 32, "root_units": 32, **allocation},
+            "allocation": {"pool": 32, "root_units": 32, "max_per_prompt": 2, **allocation},
             "evaluation": {"samples": 1},
             "tracking": {"mlflow": False},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import signal
 import subprocess
@@ -165,3 +166,34 @@ def test_interrupt_ends_all_shards_at_their_next_turn(server, params, data_dir, 
     assert not isinstance(raised.value, AssertionError)
     assert not list(run.iteration(0).glob("shards/*/manifest.json"))
     assert not [thread for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name and thread.is_alive()]
+
+
+def test_shard_that_is_long_in_coming_is_named(server, params, data_dir, tmp_path, monkeypatch, caplog):
+    told = threading.Event()
+
+    class Waiting(logging.Handler):
+        def emit(self, record):
+            told.set()
+
+    class Slow(MultiHop):
+        def step(self, state, action):
+            assert told.wait(60)
+            return super().step(state, action)
+
+    _, train = flow(params, data_dir, tmp_path, "slow")
+    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: Slow(settings.max_turns))
+    monkeypatch.setattr("flows.train.evaluate", lambda *_, **__: None)
+    monkeypatch.setattr("flows.train.record", stop)
+    monkeypatch.setattr("flows.shards.PATIENCE", 0.2)
+    handler = Waiting(logging.WARNING)
+    logging.getLogger("trace").addHandler(handler)
+    try:
+        with pytest.raises(UserError, match="far enough"):
+            train()
+    finally:
+        logging.getLogger("trace").removeHandler(handler)
+    assert "still waiting for shard 1/3, shard 2/3, shard 3/3" in caplog.text
+
+
+def stop(*_: object, **__: object) -> None:
+    raise UserError("far enough")
