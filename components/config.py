@@ -139,6 +139,9 @@ class EngineParams(Section):
     repetition_penalty: Positive = Field(1.0, description="Must be 1 in training.")
     max_turn_tokens: PositiveInt = Field(24, description="Sampled tokens in one turn.")
     max_tokens: PositiveInt = Field(128, description="Tokens of a whole rollout, prompt and observations included.")
+    shards: PositiveInt = Field(
+        1, description="Parts of an iteration's prompts that are sampled, verified and expanded side by side."
+    )
 
     @model_validator(mode="after")
     def _neutral(self) -> EngineParams:

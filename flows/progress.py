@@ -1,13 +1,14 @@
-"""What a run shows on the terminal: a line an iteration, a bar for the stage in progress, a table at the end."""
+"""What a run shows on the terminal: a line an iteration, a bar for each stage in progress, a table at the end."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 
@@ -30,7 +31,10 @@ class Display:
             transient=True,
         )
         self._run = self._progress.add_task("iterations", total=iterations, visible=False)
-        self._stage = self._progress.add_task("starting", total=None)
+        self._lock = threading.Lock()
+        self._bars: dict[str, TaskID] = {}
+        self._shards: dict[str, dict[int, tuple[int, int]]] = {}  # of each stage in progress: done and total by shard
+        self.stage("starting", 0, 0)
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -41,8 +45,20 @@ class Display:
     ) -> None:
         self._progress.stop()
 
-    def stage(self, name: str, done: int, total: int) -> None:
-        self._progress.update(self._stage, description=name.replace("_", " "), completed=done, total=total or None)
+    def stage(self, name: str, done: int, total: int, shard: tuple[int, int] = (0, 1)) -> None:
+        """Shows the sums over the shards that a stage has reached; stages of shards stand below each other."""
+        index, count = shard
+        with self._lock:
+            if count == 1:
+                for other in self._bars.keys() - {name}:
+                    self._progress.remove_task(self._bars.pop(other))
+                    del self._shards[other]
+            if name not in self._bars:
+                self._bars[name] = self._progress.add_task(name.replace("_", " "), total=None)
+                self._shards[name] = {}
+            self._shards[name][index] = (done, total)
+            done, total = (sum(column) for column in zip(*self._shards[name].values(), strict=True))
+            self._progress.update(self._bars[name], completed=done, total=total or None)
 
     def iteration(self, line: dict[str, Any]) -> None:
         from tasks.summary import one_line

@@ -10,21 +10,18 @@ from prefect import flow, runtime
 from prefect.settings import temporary_settings
 
 from components.config import load_params
+from flows.shards import grow
 from tasks.allocate_roots import allocate_roots
 from tasks.evaluate import evaluate
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
 from tasks.mirror import Mirror
 from tasks.prepare import data_hash, prepare_data, warm_up_policy
 from tasks.record import record
-from tasks.refill_roots import refill_roots
 from tasks.refit_predictor import refit_predictor
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
 from tasks.score_prompts import score_prompts
 from tasks.summary import append_metrics, finished_iterations, mend_metrics, write_summary
 from tasks.update_policy import update_policy
-from tasks.verify import verify_counterfactual, verify_factual
 
 
 def _flow_run_name() -> str:
@@ -79,11 +76,7 @@ def iteration(run: Path, run_id: str, number: int, policy: Path, predictor: Path
 
     scored = score_prompts(run, number, policy=policy, predictor=predictor)
     roots = allocate_roots(run, number, scored=scored)
-    generated = generate(run, number, policy=policy, roots=roots)
-    verified_roots = verify_factual(run, number, forest=generated)
-    factual = refill_roots(run, number, policy=policy, roots=roots, factual=verified_roots)
-    expanded = expand_prefixes(run, number, policy=policy, predictor=predictor, factual=factual)
-    verified = verify_counterfactual(run, number, forest=expanded)
+    verified = grow(run, number, policy, predictor, roots)  # generate, verify, refill, expand, verify
     earlier = [
         Run(run).iteration(k) / "forest.parquet" for k in range(max(0, number - settings.predictor.replay), number)
     ]

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from components.allocation import ARMS, Anchors
+from components.allocation import ARMS, Anchors, plan_by_tree
 from components.environments import replay
 from components.policy import make_sampler
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.predictor import make_predictor, prefixes_of
 from components.tree.anchors import SUCCESS, visited_anchors
-from components.tree.forest import Forest
+from components.tree.forest import Forest, tree_by_tree
 from components.tree.schema import Node
 from tasks.inputs import prompts, read_forest, write_forest
-from tasks.stage import Context, stage
+from tasks.stage import WHOLE, Context, Shard, stage
 from tasks.verify import score_new
+
+_predicting = threading.Lock()  # shards predict in turn: one copy of the predictor at a time
 
 
 @stage("expand prefixes", output="expanded.parquet")
-def expand_prefixes(context: Context, policy: Path, predictor: Path | None, factual: Path) -> dict[str, float]:
+def expand_prefixes(
+    context: Context, policy: Path, predictor: Path | None, factual: Path, shard: Shard = WHOLE
+) -> dict[str, float]:
     """Writes the forest with beliefs at its prefixes, the counts K granted there (Eq. 16), and the continuations.
 
     The continuations of the last round, which is the only one by default, are not verified yet.
@@ -31,13 +36,17 @@ def expand_prefixes(context: Context, policy: Path, predictor: Path | None, fact
     forest = read_forest(factual)
     nodes = list(forest.nodes)
     anchors = visited_anchors(forest)
-    model = make_predictor(params, policy, predictor)
-    belief = model.predict(prefixes_of(forest, anchors.node_A.tolist(), prompts(params, "train")))
+    prefixes = prefixes_of(forest, anchors.node_A.tolist(), prompts(params, "train"))
+    with _predicting:
+        belief = make_predictor(params, policy, predictor).predict(prefixes)
     anchors = anchors.with_belief(belief)
     for row, mean in zip(anchors.node_A.tolist(), belief.mean_A.tolist(), strict=True):
         nodes[row].v_hat = mean if nodes[row].v_hat is None else nodes[row].v_hat
     bare = np.array([n.allocated for n in nodes if n.parent_id < 0], dtype=np.int64)
-    rng = np.random.default_rng(derive_seed(params.run.seed, context.iteration, "prefixes"))
+    rng, *rng_S = (
+        np.random.default_rng(derive_seed(params.run.seed, context.iteration, "prefixes", prompt))
+        for prompt in ("", *(n.prompt_id for n in nodes if n.parent_id < 0))
+    )
 
     sample = make_sampler(params, policy, context.iteration)
     granted_A = np.zeros(len(anchors), dtype=np.int64)
@@ -46,14 +55,18 @@ def expand_prefixes(context: Context, policy: Path, predictor: Path | None, fact
         if part:
             score_new(params, nodes)
             anchors = _after(anchors, nodes, new)
-        counts_A = arm.plan_continuations(anchors, bare, replace(shape, continuations=size), rng)
+        part_shape = replace(shape, continuations=size)
+        if arm.is_local:
+            counts_A = plan_by_tree(arm, anchors, bare, part_shape, rng_S)
+        else:
+            counts_A = arm.plan_continuations(anchors, bare, part_shape, rng)
         new = _continue(context, sample, nodes, anchors.node_A, granted_A, counts_A)
         granted_A += counts_A
         nodes += new
     for row, count in zip(anchors.node_A.tolist(), granted_A.tolist(), strict=True):
         if count and nodes[row].parent_id >= 0:  # a root keeps m_i, by which extra rollouts are told from bare ones
             nodes[row].allocated, nodes[row].rule = count, params.allocation.arm
-    write_forest(context.output, Forest(nodes))
+    write_forest(context.output, tree_by_tree(nodes))
     is_prefix_A = anchors.is_prefix_A
     return {
         "anchors": float(len(anchors)),
@@ -73,7 +86,7 @@ def _continue(
     for row, before, count in zip(node_A.tolist(), before_A.tolist(), counts_A.tolist(), strict=True):
         if not count:
             continue
-        node, prompt = nodes[row], train[nodes[row].prompt_id]
+        node, prompt, rank = nodes[row], train[nodes[row].prompt_id], int(forest.rank_N[row])
         ids, path = forest.prefix_ids(row), forest.path(row)
         state = replay(sample.environment, prompt, [nodes[i].action or "" for i in path[1:]])
         first = before + (node.allocated if node.parent_id < 0 else 0)  # extra root rollouts follow the bare ones
@@ -86,7 +99,7 @@ def _continue(
                 node.turn,
                 ids,
                 state,
-                derive_seed(context.params.run.seed, context.iteration, prompt.prompt_id, row, sibling),
+                derive_seed(context.params.run.seed, context.iteration, prompt.prompt_id, rank, sibling),
             )
             for sibling in range(first, first + count)
         ]

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from components.errors import UserError
 from components.policy import make_sampler
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.storage import read_parquet
-from components.tree.forest import Forest
+from components.tree.forest import tree_by_tree
 from components.tree.schema import Node, Origin
 from tasks.allocate_roots import ROOTS_SCHEMA
 from tasks.inputs import prompts, write_forest
-from tasks.stage import Context, stage
+from tasks.stage import WHOLE, Context, Shard, stage
 
 
 @stage("generate", output="generated.parquet")
-def generate(context: Context, policy: Path, roots: Path) -> dict[str, float]:
-    """Writes one tree per active prompt, with its factual rollouts still unverified."""
+def generate(context: Context, policy: Path, roots: Path, shard: Shard = WHOLE) -> dict[str, float]:
+    """Writes one tree per active prompt of the shard, with its factual rollouts still unverified."""
+    index, count = shard
     sample = make_sampler(context.params, policy, context.iteration)
     plan = [(row, row["allocated"]) for row in read_parquet(roots, ROOTS_SCHEMA).to_pylist() if row["allocated"]]
+    mine = [plan[row] for row in np.array_split(np.arange(len(plan)), count)[index].tolist()]
     nodes: list[Node] = []
-    new, rollouts = grow_roots(context, sample, nodes, plan)
-    write_forest(context.output, Forest(nodes))
+    new, rollouts = grow_roots(context, sample, nodes, mine)
+    write_forest(context.output, tree_by_tree(nodes))
     return {"rollouts": float(rollouts), "tokens": float(sum(sum(n.is_action) for n in new))}
 
 

@@ -11,7 +11,7 @@ from components.policy import make_sampler
 from components.policy.rollout import derive_seed
 from components.storage import read_parquet
 from components.tree.anchors import SUCCESS
-from components.tree.forest import Forest
+from components.tree.forest import Forest, tree_by_tree
 from tasks.allocate_roots import ROOTS_SCHEMA, belief_of
 from tasks.generate import grow_roots
 from tasks.inputs import read_forest, write_forest
@@ -39,7 +39,7 @@ def refill_roots(context: Context, policy: Path, roots: Path, factual: Path) -> 
         new, count = grow_roots(context, sample, nodes, plan)
         score_new(params, nodes)
         rounds, rollouts, tokens = rounds + 1, rollouts + count, tokens + sum(sum(n.is_action) for n in new)
-    write_forest(context.output, Forest(nodes))
+    write_forest(context.output, tree_by_tree(nodes))
     return {"rounds": float(rounds), "rollouts": float(rollouts), "tokens": float(tokens)}
 
 

@@ -16,7 +16,7 @@ SUBSUMED = ("generated.parquet", "refilled.parquet", "verified.parquet")  # thei
 
 @task(name="retain", task_run_name="retain", cache_policy=NO_CACHE, persist_result=False)
 def retain(run_path: Path, iteration: int) -> Path:
-    """Keeps the newest policies and the best one, and drops the intermediate forests of the finished iteration.
+    """Keeps the newest policies and the best one, and drops intermediate forests and shards of finished iterations.
 
     The policy of version v lies in iteration v - 1, and `eval/accuracy` of line v is its accuracy.
     """
@@ -32,6 +32,9 @@ def retain(run_path: Path, iteration: int) -> Path:
         folder = run.iteration(version - 1) / "policy"
         if version != best and version not in newest and folder.exists():
             shutil.rmtree(folder)
+    for shards in run.path.glob("iterations/*/shards"):
+        if "record" in read_stages(shards.parent):
+            shutil.rmtree(shards)
     for name in SUBSUMED:
         if "record" in read_stages(run.iteration(iteration)):
             (run.iteration(iteration) / name).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import yaml
 
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
-from components.storage import read_json, sweep, write_json, write_text
+from components.storage import content_hash, read_json, sweep, write_json, write_text
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
 MAY_CHANGE = (
@@ -26,6 +26,7 @@ MAY_CHANGE = (
     "run.keep_policies",
     "run.runs_dir",
     "run.data_dir",
+    "engine.shards",
     "tracking.mlflow",
     "tracking.experiment",
 )
@@ -43,7 +44,8 @@ class Run:
 
     @cached_property
     def params(self) -> Params:
-        return load_params(self.path / "params.yaml")
+        path = self.path / "params.yaml"
+        return _params(path, content_hash(path)) if path.exists() else load_params(path)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -77,6 +79,12 @@ class Run:
                     advice = "continue the run to have the file made anew"
                     raise UserError(f"{self.metrics_path}, line {number} is damaged; {advice}") from None
         return rows
+
+
+@lru_cache(maxsize=8)
+def _params(path: Path, content: str) -> Params:
+    """Every stage asks for them, and reading YAML takes 12 ms."""
+    return load_params(path)
 
 
 def open_run(params: Params, run_id: str) -> Run:

@@ -8,6 +8,7 @@ stood: Prefect schedules and shows, the manifest is the truth.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
 import torch
-from prefect import task
+from prefect import runtime, task
 from prefect.cache_policies import NO_CACHE
 
 from components.config import Params
@@ -26,18 +27,26 @@ from tasks.run import Run
 P = ParamSpec("P")
 logger = logging.getLogger("trace")
 
+Shard = tuple[int, int]  # a part of an iteration's active prompts: its index from 0, and the number of parts
+WHOLE: Shard = (0, 1)
+
 
 class Listener(Protocol):
-    """Who wants to hear how a run goes on, in the same process."""
+    """Who wants to hear how a run goes on, in the same process; the stages of shards tell it from threads of theirs."""
 
-    def stage(self, name: str, done: int, total: int) -> None:
-        """A stage has done so many steps of `total` (0 where the number is not known)."""
+    def stage(self, name: str, done: int, total: int, shard: Shard = WHOLE) -> None:
+        """A stage has done so many steps of `total` (0 where the number is not known), in a shard."""
 
     def iteration(self, line: dict[str, Any]) -> None:
         """An iteration ended with these metrics."""
 
 
 listeners: list[Listener] = []
+stopping = threading.Event()  # set where the run ends early: the stages in other threads end at their next report
+
+
+class Stopped(Exception):
+    """Ends a stage of a run that is ending."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +57,15 @@ class Context:
         run: The run.
         iteration: Number of the iteration, from 0; also the version of the policy that samples in it.
         name: The stage's name in the manifest and in `time/<name>`.
-        output: Where the stage writes its main output.
+        output_name: Its main output, relative to `folder`.
+        shard: The part of the iteration's active prompts that the stage works on.
     """
 
     run: Run
     iteration: int
     name: str
-    output: Path
+    output_name: str
+    shard: Shard = WHOLE
 
     @property
     def params(self) -> Params:
@@ -62,7 +73,15 @@ class Context:
 
     @property
     def folder(self) -> Path:
-        return self.run.iteration(self.iteration)
+        """Where the stage's outputs and its manifest entry go: each shard has a folder, and a manifest, of its own."""
+        index, count = self.shard
+        whole = self.run.iteration(self.iteration)
+        return whole if count == 1 else whole / "shards" / f"{index + 1:02d}-of-{count:02d}"
+
+    @property
+    def output(self) -> Path:
+        """Where the stage writes its main output."""
+        return self.folder / self.output_name
 
     def counter(self, total: int) -> Callable[[int], None]:
         """A function that is told how many more of `total` are done."""
@@ -76,8 +95,10 @@ class Context:
         return more
 
     def report(self, done: int, total: int) -> None:
+        if stopping.is_set():
+            raise Stopped
         for listener in listeners:
-            listener.stage(self.name, done, total)
+            listener.stage(self.name, done, total, self.shard)
 
 
 def stage(
@@ -86,7 +107,8 @@ def stage(
     """Makes a Prefect task of a function that writes `context.output` and returns flat metrics.
 
     The task takes the run's folder, the iteration and, by keyword, the stage's inputs: paths (or lists of paths), whose
-    contents decide whether the stage must run. It returns the path of its output.
+    contents decide whether the stage must run. It returns the path of its output. Where an input is named `shard`, the
+    stage works on that part of the active prompts, in a folder of its own.
 
     Args:
         title: Name shown in Prefect.
@@ -99,22 +121,26 @@ def stage(
     ) -> Callable[Concatenate[Path, int, P], Path]:
         name = title.replace(" ", "_")
 
-        @task(name=title, task_run_name=title, description=work.__doc__, cache_policy=NO_CACHE, persist_result=False)
+        def run_name() -> str:
+            return titled(title, runtime.task_run.parameters.get("inputs", {}).get("shard", WHOLE))
+
+        @task(name=title, task_run_name=run_name, description=work.__doc__, cache_policy=NO_CACHE, persist_result=False)
         def run_stage(run_path: Path, iteration: int, *args: P.args, **inputs: P.kwargs) -> Path:
             run = Run(Path(run_path))
             torch.set_num_threads(run.params.run.threads)  # sums depend on it, so results do
-            context = Context(run, iteration, name, run.iteration(iteration) / output)
+            context = Context(run, iteration, name, output, cast(Shard, inputs.get("shard", WHOLE)))
             outputs = [context.output, *(context.folder / other for other in also)]
             hashes = {key: _hash(value) for key, value in inputs.items()}
             if is_done(context.folder, name, hashes):
-                logger.info("%s: kept from before", title)
+                logger.info("%s: kept from before", titled(title, context.shard))
                 return context.output
             context.report(0, 0)
-            start = time.perf_counter()
+            began, start = time.time(), time.perf_counter()
             metrics = work(context, *args, **inputs)
             entry = {
                 "inputs": hashes,
                 "outputs": {str(path.relative_to(context.folder)): content_hash(path) for path in outputs},
+                "began": began,
                 "seconds": time.perf_counter() - start,
                 "metrics": metrics,
             }
@@ -124,6 +150,12 @@ def stage(
         return cast(Callable[Concatenate[Path, int, P], Path], run_stage)
 
     return decorate
+
+
+def titled(title: str, shard: Shard) -> str:
+    """The title of a stage, with its shard where there are several."""
+    index, count = shard
+    return title if count == 1 else f"{title} {index + 1}/{count}"
 
 
 def read_stages(folder: Path) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from components.tree.forest import Forest
 from components.tree.schema import Node, Status, StopReason
 from components.verifiers import make_verifier, verify_all
 from tasks.inputs import prompts, read_forest, write_forest
-from tasks.stage import Context, stage
+from tasks.stage import WHOLE, Context, Shard, stage
 
 logger = logging.getLogger("trace")
 
 
-def _verify(context: Context, forest: Path) -> dict[str, float]:
+def _verify(context: Context, forest: Path, shard: Shard = WHOLE) -> dict[str, float]:
     """Writes the forest with the rewards of its new leaves."""
     nodes = read_forest(forest).nodes
     new = score_new(context.params, nodes)

@@ -1,6 +1,6 @@
 """Where the rollouts go: the planners of TRACE and the rival rules, by the names used in params.yaml."""
 
-from components.allocation.base import Allocator, Anchors, Belief, Seen, Shape
+from components.allocation.base import Allocator, Anchors, Belief, Seen, Shape, plan_by_tree
 from components.allocation.entropy_tree import EntropyTree
 from components.allocation.filtered import GrpoFilter, PclFilter
 from components.allocation.grpo import Grpo
@@ -35,4 +35,4 @@ ARMS: dict[str, Allocator] = {
     "infotree": InfoTree(),
 }
 
-__all__ = ["ARMS", "Allocator", "Anchors", "Belief", "Seen", "Shape"]
+__all__ = ["ARMS", "Allocator", "Anchors", "Belief", "Seen", "Shape", "plan_by_tree"]

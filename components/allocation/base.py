@@ -6,6 +6,7 @@ A bare rollout from a root costs 1 unit, a continuation from a prefix half a uni
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -101,6 +102,20 @@ class Anchors:
         """Whether the anchor is a prefix, not a root; bool."""
         return self.turn_A > 0
 
+    def of_tree(self, rows: np.ndarray) -> Anchors:
+        """The anchors of one tree, whose rows are given, as if there were no other tree."""
+        surprisal, suffix = self.surprisal_A, self.suffix_tokens_A
+        return Anchors(
+            self.node_A[rows],
+            np.zeros(len(rows), dtype=np.int64),
+            self.turn_A[rows],
+            self.successes_A[rows],
+            self.failures_A[rows],
+            self.belief[rows],
+            None if surprisal is None else surprisal[rows],
+            None if suffix is None else suffix[rows],
+        )
+
     def with_belief(self, belief: Belief) -> Anchors:
         """The same anchors, with what a predictor says of them.
 
@@ -157,6 +172,7 @@ class Allocator(Protocol):
     """One arm: where the budget goes. Pure, vectorised, deterministic given the generator; never over the budget."""
 
     uses_predictor: bool
+    is_local: bool  # after `plan_roots` it asks for no refill and looks at one tree at a time: no tree waits for others
 
     def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         """Stage 1, before sampling: bare rollouts for each prompt of the pool, int64 (P,)."""
@@ -173,6 +189,8 @@ class Allocator(Protocol):
 class OneRound:
     """What most arms share: stage 1 is a single round, and there is no stage 2."""
 
+    is_local = True
+
     def refill(self, pool: Belief, seen: Seen, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         return np.zeros(len(pool), dtype=np.int64)
 
@@ -185,3 +203,26 @@ class OneRound:
 def cost(anchors: Anchors, counts_A: np.ndarray) -> float:
     """Units that further rollouts at anchors cost: 1 at a root, a half at a prefix (App. E.5)."""
     return float(np.where(anchors.is_prefix_A, CONTINUATION_COST, ROOT_COST) @ counts_A)
+
+
+def plan_by_tree(
+    arm: Allocator, anchors: Anchors, bare: np.ndarray, shape: Shape, rng_S: Sequence[np.random.Generator]
+) -> np.ndarray:
+    """Stage 2 of a local arm, tree by tree: what a tree is granted does not depend on which others there are.
+
+    Args:
+        arm: Its `is_local` holds.
+        anchors: Visited anchors.
+        bare: m_i of each tree; int64 (S,).
+        shape: The budget's shape.
+        rng_S: A generator for each tree.
+
+    Returns:
+        Further rollouts for each anchor; int64 (A,).
+    """
+    counts_A = np.zeros(len(anchors), dtype=np.int64)
+    order = np.argsort(anchors.tree_A, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(anchors.tree_A[order])) + 1):
+        for tree in anchors.tree_A[rows[:1]].tolist():  # none where there are no anchors at all
+            counts_A[rows] = arm.plan_continuations(anchors.of_tree(rows), bare[[tree]], shape, rng_S[tree])
+    return counts_A

@@ -19,6 +19,7 @@ class _Filtered:
     """
 
     uses_predictor: bool
+    is_local = False
 
     def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         fresh_P = np.zeros(len(pool), dtype=np.int64)

@@ -17,6 +17,7 @@ class ReinforceAda:
     """
 
     uses_predictor = False
+    is_local = False
 
     def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         return flat_groups(uniform_prompts(len(pool), groups_in(shape), rng), len(pool), max(1, shape.group_size // 2))

@@ -34,6 +34,7 @@ class TraceUnified(OneRound):
     """
 
     uses_predictor = True
+    is_local = False
 
     def __init__(self, root_share: float = 0.6, per: str = "tokens", budget: str = "units") -> None:
         for name, value in (("per", per), ("budget", budget)):

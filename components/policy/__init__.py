@@ -5,6 +5,7 @@ The model libraries are imported only when one is made.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,9 @@ ENGINES: dict[str, Callable[[EngineParams], Engine]] = {"transformers": _transfo
 TRAINERS: dict[str, Callable[[Params], Trainer]] = {"torch": _torch}
 
 
+_making = threading.Lock()
+
+
 @lru_cache(maxsize=1)
 def _engine(settings: EngineParams) -> Engine:
     return ENGINES[settings.name](settings)
@@ -46,17 +50,18 @@ def make_environment(params: Params) -> Environment:
 
 
 def make_sampler(params: Params, policy: Path, version: int) -> Sampler:
-    """A sampler whose engine holds the weights of `policy`; one engine serves the whole process."""
+    """A sampler whose engine holds the weights of `policy`; one engine serves the whole process, all its threads."""
     import torch
 
     from components.policy.renderer import Renderer
     from components.policy.rollout import Sampler
 
     torch.set_num_threads(params.run.threads)
-    engine = _engine(params.engine)
-    engine.load(policy)
-    environment = make_environment(params)
-    return Sampler(engine, Renderer.load(policy), environment, params.engine, version)
+    with _making:
+        engine = _engine(params.engine)
+        engine.load(policy)
+        environment = make_environment(params)
+        return Sampler(engine, Renderer.load(policy), environment, params.engine, version)
 
 
 def make_trainer(params: Params) -> Trainer:

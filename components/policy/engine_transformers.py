@@ -8,6 +8,7 @@ observation) computes only its new tokens, and requests with the same history (s
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from transformers import Cache
 
 from components.config import EngineParams
 from components.policy.base import Completion, Request
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import shared_model
+
+_sampling = threading.Lock()  # a second batch at the same time would cost memory and win nothing
 
 
 class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
@@ -52,8 +55,12 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
         self.values[:, target, :, :length] = other.values[:, rows, :, :length]
 
 
-class TransformersEngine:
-    """The embedded engine. See `components.policy.base.Engine`."""
+class TransformersEngine(threading.local):
+    """The embedded engine. See `components.policy.base.Engine`.
+
+    Each thread has caches of its own, so what one samples does not depend on the others; all share the weights and
+    sample in turn. A thread must `load` before it samples.
+    """
 
     def __init__(self, settings: EngineParams) -> None:
         self.batch_size = settings.batch_size
@@ -64,7 +71,7 @@ class TransformersEngine:
     def load(self, policy: Path) -> None:
         """Raises `UserError` if the checkpoint is missing or damaged."""
         self._drop_cache()
-        self.model = load_model(policy).eval()
+        self.model = shared_model(policy)
 
     def _drop_cache(self) -> None:
         self._cache: RowCache | None = None
@@ -72,10 +79,11 @@ class TransformersEngine:
         self._lengths: list[int] = []  # their lengths, longest first
         self.prompt_tokens = self.cached_tokens = 0  # history tokens of all requests; those of them not computed again
 
-    @torch.inference_mode()
     def generate(self, requests: list[Request]) -> list[Completion]:
-        if not requests:
-            return []
+        with _sampling, torch.inference_mode():
+            return self._generate(requests) if requests else []
+
+    def _generate(self, requests: list[Request]) -> list[Completion]:
         histories = [np.array(r.token_ids, dtype=np.int64) for r in requests]
         unique: dict[bytes, int] = {}
         row_of = [unique.setdefault(h.tobytes(), len(unique)) for h in histories]

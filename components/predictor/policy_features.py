@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from components.allocation.base import Belief
 from components.config import PredictorParams
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import shared_model
 from components.predictor.base import Prefix
 from components.predictor.heads import BetaEnsemble, fit_head, load_state, mixture_belief, save_state
 
@@ -44,7 +44,7 @@ class PolicyFeatures:
 
     def __init__(self, settings: PredictorParams, policy: Path) -> None:
         self.settings = settings
-        self.model: Any = load_model(policy).eval()
+        self.model: Any = shared_model(policy)
         config = self.model.config
         self.width = 2 * (config.num_hidden_layers + 1) * config.hidden_size
         with torch.random.fork_rng():  # the same first head for every run, and no one else's draws disturbed

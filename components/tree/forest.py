@@ -5,7 +5,7 @@ Axis suffixes: `_N` nodes, `_L` leaves. All arrays are indexed by `node_id`, whi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -110,6 +110,15 @@ class Forest:
         order = rows[np.argsort(self.tree_N[rows], kind="stable")]
         return np.split(order, np.flatnonzero(np.diff(self.tree_N[order])) + 1) if len(order) else []
 
+    @cached_property
+    def rank_N(self) -> np.ndarray:
+        """Position of each node among those of its tree, 0 at roots, whatever other trees there are; int64."""
+        order = np.argsort(self.tree_N, kind="stable")
+        sorted_N = self.tree_N[order]
+        rank_N = np.empty(len(self), dtype=np.int64)
+        rank_N[order] = np.arange(len(self)) - np.searchsorted(sorted_N, sorted_N)
+        return rank_N
+
     def path(self, node_id: int) -> list[int]:
         """Rows from the root to `node_id`, both included."""
         rows = []
@@ -121,3 +130,32 @@ class Forest:
     def prefix_ids(self, node_id: int) -> list[int]:
         """Token ids of the history up to and including `node_id`: exactly what the policy saw and sampled."""
         return [token for row in self.path(node_id) for token in self.nodes[row].token_ids]
+
+
+def tree_by_tree(nodes: list[Node]) -> Forest:
+    """The forest of `nodes` in canonical order: one tree after the other, each in the order in which it grew.
+
+    A stage appends what it samples for all trees to its list; in this order, a tree's rows do not depend on how many
+    trees were sampled together. Rewrites the nodes' ids.
+    """
+    ordered = sorted(nodes, key=lambda node: node.tree_id)
+    row_of = {node.node_id: row for row, node in enumerate(ordered)} | {-1: -1}
+    for node in ordered:
+        node.node_id, node.parent_id, node.anchor_id = (
+            row_of[i] for i in (node.node_id, node.parent_id, node.anchor_id)
+        )
+    return Forest(ordered)
+
+
+def join(forests: list[Forest]) -> Forest:
+    """One forest of the trees of several, in their order."""
+    nodes: list[Node] = []
+    trees = 0
+    for forest in forests:
+        first = len(nodes)
+        for node in forest.nodes:
+            parent, anchor = (i if i < 0 else i + first for i in (node.parent_id, node.anchor_id))
+            tree, row = node.tree_id + trees, node.node_id + first
+            nodes.append(replace(node, tree_id=tree, node_id=row, parent_id=parent, anchor_id=anchor))
+        trees += int(forest.is_root_N.sum())
+    return Forest(nodes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from components.config import EnvironmentParams
@@ -9,6 +11,7 @@ from components.environments.base import Prompt
 from components.errors import UserError
 from components.tree.schema import Status
 from components.verifiers import VERIFIERS, make_verifier, verify, verify_all
+from components.workers.pool import Workers
 
 
 class OneArgument:
@@ -35,7 +38,7 @@ def test_every_registered_verifier_has_the_signature(name):
     assert make_verifier(turns).score
 
 
-PROMPT = Prompt("p", "q", "a")
+PROMPT = Prompt("p", "q", "a", {})
 
 
 class Raises:
@@ -63,3 +66,26 @@ def test_many_outcomes_keep_their_order(parallel):
     verifier.parallel = parallel
     answers = ["a", "b", None, "a", "c"]
     assert [o.reward for o in verify_all(verifier, [(PROMPT, x) for x in answers])] == [1.0, 0.0, 0.0, 1.0, 0.0]
+
+
+def test_verifications_from_several_threads_share_one_pool_and_keep_their_order():
+    """As shards do, which verify at the same time."""
+    with Workers("math:sqrt", count=2) as workers:
+
+        class Roots:
+            parallel = 2
+
+            def score(self, prompt, answer):
+                reply = workers.run(float(answer))
+                if reply.status != Status.OK:
+                    raise RuntimeError(reply.value)
+                return reply.value
+
+        prompt = Prompt("p", "q", "a", {})
+        lists = [[(prompt, str(n / 100)) for n in range(shard, 64, 4)] + [(prompt, "-1")] for shard in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda cases: verify_all(Roots(), cases), lists))
+        for cases, outcomes in zip(lists, found, strict=True):
+            rewards = [outcome.reward for outcome in outcomes]
+            assert rewards == [*(pytest.approx(float(answer) ** 0.5) for _, answer in cases[:-1]), None]
+            assert outcomes[-1].status == Status.ERROR
