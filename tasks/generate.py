@@ -23,7 +23,7 @@ def generate(context: Context, policy: Path, roots: Path) -> dict[str, float]:
     nodes: list[Node] = []
     new, rollouts = grow_roots(context, sample, nodes, plan)
     write_forest(context.output, Forest(nodes))
-    return {"rollouts": float(rollouts), "tokens": float(sum(sum(n.is_action) for n in new))}
+    return {"rollouts": float(rollouts), "tokens": float(sum(sum(n.is_action) for n in new))} | sample.usage()
 
 
 def grow_roots(

@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from components.errors import UserError
+from components.storage import content_hash
 
-transformers_logging.disable_progress_bar()  # weights are loaded several times an iteration
+transformers_logging.disable_progress_bar()  # weights are loaded several times a run
 
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # what the output layer alone does not do
 
@@ -39,3 +40,19 @@ def load_model(policy: Path) -> Any:
     if windowed:
         raise UserError(f"{policy}: config.json asks for a sliding window; only full attention is supported")
     return model
+
+
+_shared: dict[str, Any] = {}  # content of a checkpoint -> its model; one at most
+
+
+def shared_model(policy: Path) -> Any:
+    """The model of a checkpoint for those who only read it: kept until another content is asked for.
+
+    Sampling and scoring use the same weights several times an iteration. Who changes a model takes a copy of its own
+    from `load_model`.
+    """
+    content = content_hash(policy)
+    if content not in _shared:
+        _shared.clear()  # before the next one is read: two would need twice the memory
+        _shared[content] = load_model(policy).eval().requires_grad_(False)
+    return _shared[content]
