@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from components.errors import UserError
+from components.policy import attention
 from components.storage import content_hash
 
 transformers_logging.disable_progress_bar()  # weights are loaded several times a run
@@ -54,5 +55,7 @@ def shared_model(policy: Path) -> Any:
     content = content_hash(policy)
     if content not in _shared:
         _shared.clear()  # before the next one is read: two would need twice the memory
-        _shared[content] = load_model(policy).eval().requires_grad_(False)
+        model = load_model(policy).eval().requires_grad_(False)
+        model.set_attn_implementation(attention.NAME)  # for all readers, so that none sees who else reads
+        _shared[content] = model
     return _shared[content]

@@ -1,11 +1,10 @@
 """Batched sampling over a `transformers` model: prefixes computed once, tokens in and out, seeds per request.
 
 A call first computes the histories of its requests, less their last tokens, into a `PrefixCache`: what an earlier turn
-or an earlier call has left there is not computed again, and what several histories begin with is computed once.
-Then all rows are sampled together, in a working cache of their own, beginning
-with the last token of each history. Rows that have ended are dropped from it, and what they sampled goes to the
-prefix cache. Each row is left-aligned, so a row's index is its position; a query at position p sees the keys at
-positions up to p, so what lies beyond is never read.
+or an earlier call has left there is not computed again, and what several histories begin with is computed once. Then
+all rows are sampled together, beginning with the last token of each history; rows that branch from one history read its
+keys and values from one place (`components.policy.attention`). Rows that have ended are dropped, and what they sampled
+goes to the prefix cache.
 
 Memory: keys and values of the rows that are sampled together stay within `engine.cache_gb`, those that are kept within
 as much again; a forward pass is cut so that its tokens and its attention mask stay within the constants below.
@@ -27,9 +26,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import Cache
 
 from components.config import EngineParams
+from components.policy.attention import BranchCache, RowCache, save
 from components.policy.base import Completion, Request
 from components.policy.checkpoint import shared_model
 from components.policy.prefix_cache import PrefixCache
@@ -40,56 +39,6 @@ MASK_ENTRIES = 2**24  # rows by tokens by visible positions
 LIVE = 0.75  # rows that have ended are dropped once the others are at most this share
 
 T = TypeVar("T")
-
-
-class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
-    """Keys and values of B rows by T positions, written at each row's own position.
-
-    Args:
-        cache: Gives the shape of keys and values.
-        slots: Of each row's first tokens in `cache`, which are read from there.
-        length: T.
-    """
-
-    def __init__(self, cache: PrefixCache, slots: Sequence[np.ndarray], length: int) -> None:
-        _, pair, layers, heads, dim = cache.pool.shape  # the parent's layers are not used
-        self.layers: list[Any] = []
-        self.kv = cache.pool.new_zeros((pair, layers, len(slots), heads, length, dim))
-        if width := max(len(s) for s in slots):
-            index = torch.zeros((len(slots), width), dtype=torch.long)
-            for row, own in enumerate(slots):
-                index[row, : len(own)] = torch.from_numpy(own)
-            self.kv[..., :width, :] = cache.pool[index].permute(2, 3, 0, 4, 1, 5)
-        self.keep(torch.arange(len(slots)))
-        self.position: torch.Tensor = torch.zeros(len(slots), 1, dtype=torch.long)
-        self.visible = length
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Drops all other rows."""
-        if len(rows) < self.kv.shape[2]:
-            self.kv = self.kv[:, :, rows]
-        self.row_index = torch.arange(len(rows))[:, None]
-
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes (B, heads, W, dim) at `position` (B, W) and returns the first `visible` positions of the layer."""
-        keys, values = self.kv[0, layer_idx], self.kv[1, layer_idx]
-        keys[self.row_index, :, self.position] = key.transpose(1, 2)
-        values[self.row_index, :, self.position] = value.transpose(1, 2)
-        return keys[:, :, : self.visible], values[:, :, : self.visible]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.visible
-
-    def save(self, cache: PrefixCache, runs: list[tuple[int, int, np.ndarray]]) -> None:
-        """Writes runs of positions, each given by its row, its first position and its slots, to the pool."""
-        if runs:
-            row = np.concatenate([np.full(len(slots), row) for row, _, slots in runs])
-            position = np.concatenate([begin + np.arange(len(slots)) for _, begin, slots in runs])
-            slots = torch.from_numpy(np.concatenate([slots for _, _, slots in runs]))
-            cache.grow()
-            cache.pool[slots] = self.kv[:, :, torch.from_numpy(row), :, torch.from_numpy(position)]
 
 
 class TransformersEngine:
@@ -178,7 +127,7 @@ class TransformersEngine:
         for begin in range(0, width, chunk):
             part = torch.from_numpy(tokens[:, begin : begin + chunk])
             self._forward(working, part, start + begin + torch.arange(part.shape[1]))
-        working.save(self._cache, [(row, known, slots[known:]) for row, (_, slots, known) in enumerate(rows)])
+        save(self._cache, working.kv, [(row, known, slots[known:]) for row, (_, slots, known) in enumerate(rows)])
         self.cached_tokens -= sum(len(prefix) - known for prefix, _, known in rows)
 
     def _decode(
@@ -192,13 +141,13 @@ class TransformersEngine:
         count_B, stopped_B = np.zeros(len(requests), dtype=np.int64), np.zeros(len(requests), dtype=bool)
         eos = self.model.config.eos_token_id
         stops = [eos] if isinstance(eos, int) else list(eos or ())
-        working = RowCache(self._cache, slots, max(len(h) for h in histories) + steps)
-        rows, live = np.arange(len(requests)), np.ones(len(requests), dtype=bool)  # requests of the working rows
+        branches = BranchCache(self._cache, slots, steps)
+        rows, live = np.arange(len(requests)), np.ones(len(requests), dtype=bool)  # requests of the rows that are left
         token = np.array([h[-1] for h in histories])
         position = torch.tensor([len(h) - 1 for h in histories])[:, None]
 
         def remember(ended: np.ndarray) -> None:
-            """Keeps what rows of the working cache hold; the last sampled token was never fed, so it is not there."""
+            """Keeps what rows have computed; the last sampled token was never fed, so it is not there."""
             runs = []
             for row in ended.tolist():
                 request = rows[row]
@@ -206,12 +155,12 @@ class TransformersEngine:
                 if not self._cache.has_room([ids]):
                     break
                 own, known = self._cache.add(ids)
-                runs.append((row, known, own[known:]))
-            working.save(self._cache, runs)
+                runs.append((row, known - len(histories[request]) + 1, own[known:]))
+            save(self._cache, branches.own, runs)
 
         for step in range(steps):
-            hidden = self._forward(working, torch.from_numpy(token)[:, None], position + step)[:, -1]
-            logits = self.model.get_output_embeddings()(hidden).float() / self.settings.temperature
+            branches.step = step
+            logits = self._step(branches, token, position + step) / self.settings.temperature
             token, logprob = draw(logits, uniform_BS[rows, step])
             token_BS[rows, step], logprob_BS[rows, step] = token, logprob
             going = rows[live]
@@ -223,7 +172,7 @@ class TransformersEngine:
             if live.mean() <= LIVE:
                 remember(np.flatnonzero(~live))
                 kept = np.flatnonzero(live)
-                working.keep(torch.from_numpy(kept))
+                branches.keep(kept)
                 rows, token, position, live = rows[kept], token[kept], position[kept], live[kept]
         remember(np.arange(len(rows)))
         return [
@@ -231,14 +180,25 @@ class TransformersEngine:
             for i, n in enumerate(count_B.tolist())
         ]
 
-    def _forward(self, cache: RowCache, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Hidden states (B, W, hidden) of `tokens` (B, W) at `position` (B, W)."""
+    def _forward(self, cache: RowCache, tokens: torch.Tensor, position: torch.Tensor) -> None:
+        """Computes keys and values of `tokens` (B, W) at `position` (B, W) into the cache."""
         cache.position, cache.visible = position, int(position.max()) + 1
         mask = torch.arange(cache.visible) <= position[:, None, :, None]
-        base = self.model.get_decoder()
-        out = base(input_ids=tokens, position_ids=position, attention_mask=mask, cache=cache, use_cache=True)
-        hidden: torch.Tensor = out.last_hidden_state
-        return hidden
+        decoder = self.model.get_decoder()
+        decoder(input_ids=tokens, position_ids=position, attention_mask=mask, cache=cache, use_cache=True)
+
+    def _step(self, branches: BranchCache, token: np.ndarray, position: torch.Tensor) -> torch.Tensor:
+        """Logits (B, V) after one more token in every row, (B,) at `position` (B, 1)."""
+        out = self.model.get_decoder()(
+            input_ids=torch.from_numpy(token)[:, None],
+            position_ids=position,
+            attention_mask=torch.ones(len(token), 1, 1, 1, dtype=torch.bool),  # `BranchCache` has its own
+            cache=branches,
+            use_cache=True,
+            branches=branches,
+        )
+        logits: torch.Tensor = self.model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
+        return logits
 
 
 def groups(items: Sequence[T], length: Callable[[T], int], most: int) -> Iterator[list[T]]:
