@@ -77,7 +77,10 @@ class FlatEngine(TransformersEngine):
         self._cache.used = int(ends[-1])
         self._cache.grow()
         self._compute([(h[:-1], own, 0) for h, own in zip(histories, slots, strict=True)])
-        return self._decode(requests, histories, slots)
+        capacity, self._cache.capacity = self._cache.capacity, self._cache.used  # no room: nothing is kept
+        completions = self._decode(requests, histories, slots)
+        self._cache.capacity = capacity
+        return completions
 
 
 def requests(shape: Shape, seed: int, vocabulary: int) -> list[Request]:
