@@ -132,7 +132,7 @@ class EngineParams(Section):
     """Who samples. Training needs log-probabilities of the very distribution that was sampled from."""
 
     name: Literal["transformers", "vllm"] = Field("transformers", description="Registered engine.")
-    batch_size: PositiveInt = Field(128, description="Sequences sampled together.")
+    batch_size: PositiveInt = Field(256, description="Sequences sampled together.")
     cache_gb: Positive = Field(
         1.0, description="GB for keys and values sampled together; as much again for prefixes kept (transformers)."
     )

@@ -130,7 +130,7 @@ def test_branches_from_prefixes_of_earlier_calls_compute_nothing_but_their_last_
 
 def test_a_tree_of_new_histories_is_computed_once(engine, random_policy):
     chain = [int(x) for x in np.random.default_rng(0).integers(5, 60, 40)]
-    histories = [chain[:20], chain, chain, chain[:30] + [7, 7, 7], chain[:30] + [7, 9], [9] * 5]
+    histories = [chain[:20], chain, chain, [*chain[:30], 7, 7, 7], [*chain[:30], 7, 9], [9] * 5]
     requests = [Request(h, seed, 6) for seed, h in enumerate(histories)]
     completions = engine.generate(requests)
     unique = {tuple(h[: i + 1]) for h in histories for i in range(len(h) - 1)}
