@@ -29,6 +29,7 @@ check: $(VENV)/.dev  ## lint, types, import direction
 bench: $(VENV)/.dev  ## time planners, engine, tools and search, judge the predictors; writes bench/results.json
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.planners
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.engine
+	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.sampling
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.predictor
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.functions_tools
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.search

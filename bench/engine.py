@@ -19,7 +19,7 @@ from bench.results import record
 from components.config import Params
 from components.datasets import load_prompts, prepare
 from components.policy import make_environment
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import shared_model
 from components.policy.engine_transformers import TransformersEngine
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start, derive_seed
@@ -34,11 +34,12 @@ def main(repeats: int = 5) -> None:
         prompts = load_prompts(prepare(params.environment, Path(folder)) / "val.parquet")
         renderer, engine = Renderer.load(policy), TransformersEngine(params.engine)
         environment = make_environment(params)
-        model = load_model(policy).eval()
+        engine.load(policy)
+        model = shared_model(policy)
     ours, plain, shares = [], [], []
     for repeat in range(repeats):
-        engine.model = model
         sampler = Sampler(engine, renderer, environment, params.engine, 0)
+        engine._cache.clear()
         engine.prompt_tokens = engine.cached_tokens = 0
         starts = [
             Start(

@@ -132,7 +132,13 @@ class EngineParams(Section):
     """Who samples. Training needs log-probabilities of the very distribution that was sampled from."""
 
     name: Literal["transformers", "vllm"] = Field("transformers", description="Registered engine.")
-    batch_size: PositiveInt = Field(128, description="Sequences sampled together.")
+    batch_size: PositiveInt = Field(256, description="Sequences sampled together.")
+    cache_gb: Positive = Field(
+        1.0, description="GB for keys and values sampled together; as much again for prefixes kept (transformers)."
+    )
+    keep_prefixes: bool = Field(
+        False, description="Keep prefixes across stages; a continued run is then not bit-identical (transformers)."
+    )
     temperature: Positive = Field(1.0, description="Sampling temperature, applied in the trainer as well.")
     top_p: Fraction = Field(1.0, description="Must be 1 in training: anything else biases the importance ratio.")
     top_k: Annotated[int, Field(ge=0)] = Field(0, description="Must be 0 in training.")

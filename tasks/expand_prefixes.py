@@ -73,7 +73,7 @@ def expand_prefixes(
         "continuations": float(granted_A[is_prefix_A].sum()),
         "extra_roots": float(granted_A[~is_prefix_A].sum()),
         "tokens": float(sum(sum(n.is_action) for n in nodes[len(forest) :])),
-    }
+    } | sample.usage()
 
 
 def _continue(

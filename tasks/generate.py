@@ -27,7 +27,7 @@ def generate(context: Context, policy: Path, roots: Path, shard: Shard = WHOLE) 
     nodes: list[Node] = []
     new, rollouts = grow_roots(context, sample, nodes, mine)
     write_forest(context.output, tree_by_tree(nodes))
-    return {"rollouts": float(rollouts), "tokens": float(sum(sum(n.is_action) for n in new))}
+    return {"rollouts": float(rollouts), "tokens": float(sum(sum(n.is_action) for n in new))} | sample.usage()
 
 
 def grow_roots(

@@ -40,7 +40,9 @@ def refill_roots(context: Context, policy: Path, roots: Path, factual: Path) -> 
         score_new(params, nodes)
         rounds, rollouts, tokens = rounds + 1, rollouts + count, tokens + sum(sum(n.is_action) for n in new)
     write_forest(context.output, tree_by_tree(nodes))
-    return {"rounds": float(rounds), "rollouts": float(rollouts), "tokens": float(tokens)}
+    return {"rounds": float(rounds), "rollouts": float(rollouts), "tokens": float(tokens)} | (
+        sample.usage() if sample else {}
+    )
 
 
 def _seen(rows: list[dict[str, str]], forest: Forest) -> Seen:

@@ -34,12 +34,20 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Samples turns: token ids in, token ids and log-probabilities of the sampled distribution out."""
+    """Samples turns: token ids in, token ids and log-probabilities of the sampled distribution out.
 
-    batch_size: int  # sequences that are best sampled together
+    Attributes:
+        batch_size: Sequences that are best sampled together.
+        prompt_tokens: Tokens of the histories of all requests since the last `load`.
+        cached_tokens: Those of them whose keys and values were there, and not computed again.
+    """
+
+    batch_size: int
+    prompt_tokens: int
+    cached_tokens: int
 
     def load(self, policy: Path) -> None:
-        """Takes the weights of a checkpoint and drops every cache."""
+        """Takes the weights of a checkpoint, and drops every cache that belongs to others."""
 
     def generate(self, requests: list[Request]) -> list[Completion]:
         """One completion per request, in their order."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,14 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from components.errors import UserError
+from components.policy import attention
 from components.storage import content_hash
 
-transformers_logging.disable_progress_bar()  # weights are loaded several times an iteration
+transformers_logging.disable_progress_bar()  # weights are loaded several times a run
+
+_loading = threading.RLock()  # while a model is read, the library sets the default type and device of the whole process
 
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # what the output layer alone does not do
-
-
-_loading = threading.RLock()  # the library sets the default type and device of the whole process meanwhile
-
-
-def shared_model(policy: Path) -> Any:
-    """The policy's model, for reading only: it stays in memory until another policy is asked for.
-
-    Raises:
-        UserError: as `load_model`.
-    """
-    with _loading:
-        return _shared(policy, content_hash(policy))
-
-
-@lru_cache(maxsize=1)
-def _shared(policy: Path, content: str) -> Any:
-    return load_model(policy).eval()
 
 
 def load_model(policy: Path) -> Any:
@@ -61,3 +45,22 @@ def load_model(policy: Path) -> Any:
     if windowed:
         raise UserError(f"{policy}: config.json asks for a sliding window; only full attention is supported")
     return model
+
+
+_shared: dict[str, Any] = {}  # content of a checkpoint -> its model; one at most
+
+
+def shared_model(policy: Path) -> Any:
+    """The model of a checkpoint for those who only read it: kept until another content is asked for.
+
+    Sampling and scoring use the same weights several times an iteration. Who changes a model takes a copy of its own
+    from `load_model`.
+    """
+    content = content_hash(policy)
+    with _loading:
+        if content not in _shared:
+            _shared.clear()  # before the next one is read: two would need twice the memory
+            model = load_model(policy).eval().requires_grad_(False)
+            model.set_attn_implementation(attention.NAME)  # for all readers, so that none sees who else reads
+            _shared[content] = model
+        return _shared[content]

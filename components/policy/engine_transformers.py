@@ -1,58 +1,47 @@
-"""Batched sampling over a `transformers` model: a preallocated key-value cache, tokens in and out, seeds per request.
+"""Batched sampling over a `transformers` model: prefixes computed once, tokens in and out, seeds per request.
 
-Each row of the cache holds one sequence, left-aligned, so a row's cache index is its position. Rows may have different
-lengths; a query at position p sees the keys at positions up to p, so what lies beyond is never read. The keys and
-values of a call are kept for the next one: a request that extends a sequence of the last call (the next turn after an
-observation) computes only its new tokens, and requests with the same history (siblings at one anchor) compute it once.
+A call first computes the histories of its requests, less their last tokens, into a `PrefixCache`: what an earlier turn
+or an earlier call has left there is not computed again, and what several histories begin with is computed once. Then
+all rows are sampled together, beginning with the last token of each history; rows that branch from one history read its
+keys and values from one place (`components.policy.attention`). Rows that have ended are dropped, and what they sampled
+goes to the prefix cache.
+
+Memory: keys and values of the rows that are sampled together stay within `engine.cache_gb`, those that are kept within
+as much again; a forward pass is cut so that its tokens and its attention mask stay within the constants below.
+
+Bits: a key that was computed while sampling differs in its last bits from the same key computed with its whole prefix
+(matrix products of other shapes add in another order). So what is kept is part of what decides the last bits of a
+log-probability. Each stage of a run begins with `load`, which forgets what was kept even if the weights are the same:
+a stage that is run again after a kill then meets what it met before, and its files come out bit-identical. With
+`engine.keep_prefixes` the prefixes of earlier stages are used as well. It spares the second computation of
+the histories that stage 2 branches from; a continued run then equals an unbroken one up to rounding.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import Cache
 
 from components.config import EngineParams
+from components.policy.attention import BranchCache, RowCache, save
 from components.policy.base import Completion, Request
 from components.policy.checkpoint import shared_model
+from components.policy.prefix_cache import PrefixCache
+from components.storage import content_hash
+
+FORWARD_TOKENS = 4096  # rows by tokens in one forward pass over histories
+MASK_ENTRIES = 2**24  # rows by tokens by visible positions
+LIVE = 0.75  # rows that have ended are dropped once the others are at most this share
+
+T = TypeVar("T")
 
 _sampling = threading.Lock()  # a second batch at the same time would cost memory and win nothing
-
-
-class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
-    """Keys and values of B rows by T positions, written at each row's own position."""
-
-    def __init__(self, config: Any, rows: int, length: int) -> None:  # the parent's layers are not used
-        heads, dim = (
-            getattr(config, "num_key_value_heads", config.num_attention_heads),
-            getattr(config, "head_dim", config.hidden_size // config.num_attention_heads),
-        )
-        self.layers: list[Any] = []
-        shape = (config.num_hidden_layers, rows, heads, length, dim)
-        self.keys, self.values = torch.zeros(shape), torch.zeros(shape)
-        self.row_index = torch.arange(rows)[:, None]
-        self.position: torch.Tensor = torch.zeros(rows, 1, dtype=torch.long)
-        self.visible = length
-
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes (B, heads, W, dim) at `position` (B, W) and returns the first `visible` positions of the layer."""
-        self.keys[layer_idx][self.row_index, :, self.position] = key.transpose(1, 2)
-        self.values[layer_idx][self.row_index, :, self.position] = value.transpose(1, 2)
-        return self.keys[layer_idx, :, :, : self.visible], self.values[layer_idx, :, :, : self.visible]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.visible
-
-    def copy_rows(self, other: RowCache, rows: torch.Tensor, target: torch.Tensor, length: int) -> None:
-        """Copies the first `length` positions of `other`'s `rows` to this cache's rows `target`."""
-        self.keys[:, target, :, :length] = other.keys[:, rows, :, :length]
-        self.values[:, target, :, :length] = other.values[:, rows, :, :length]
 
 
 class TransformersEngine(threading.local):
@@ -63,111 +52,186 @@ class TransformersEngine(threading.local):
     """
 
     def __init__(self, settings: EngineParams) -> None:
-        self.batch_size = settings.batch_size
-        self.temperature = settings.temperature
+        self.settings, self.batch_size = settings, settings.batch_size
         self.model: Any = None
-        self._drop_cache()
+        self._content = ""
+        self._cache: PrefixCache
+        self.prompt_tokens = self.cached_tokens = 0
 
     def load(self, policy: Path) -> None:
         """Raises `UserError` if the checkpoint is missing or damaged."""
-        self._drop_cache()
+        self.prompt_tokens = self.cached_tokens = 0
+        content = content_hash(policy)
+        if self.model is not None and content == self._content:
+            if not self.settings.keep_prefixes:
+                self._cache.clear()
+            return
+        self.model = None  # freed before the next one is read
         self.model = shared_model(policy)
-
-    def _drop_cache(self) -> None:
-        self._cache: RowCache | None = None
-        self._known: dict[bytes, int] = {}  # token ids of a cached sequence -> its row
-        self._lengths: list[int] = []  # their lengths, longest first
-        self.prompt_tokens = self.cached_tokens = 0  # history tokens of all requests; those of them not computed again
+        self._content = content
+        config = self.model.config
+        heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+        dim = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+        size = 2 * config.num_hidden_layers * heads * dim * self.model.dtype.itemsize
+        capacity = max(1, int(self.settings.cache_gb * 1e9 / size))
+        self._cache = PrefixCache(config.num_hidden_layers, heads, dim, capacity, self.model.dtype)
 
     def generate(self, requests: list[Request]) -> list[Completion]:
         with _sampling, torch.inference_mode():
-            return self._generate(requests) if requests else []
+            return self._generate(requests)
 
     def _generate(self, requests: list[Request]) -> list[Completion]:
-        histories = [np.array(r.token_ids, dtype=np.int64) for r in requests]
-        unique: dict[bytes, int] = {}
-        row_of = [unique.setdefault(h.tobytes(), len(unique)) for h in histories]
-        firsts = [np.frombuffer(key, dtype=np.int64) for key in unique]
-        budget = np.array([r.max_tokens for r in requests])
-        cache, logits = self._prefill(firsts, max(len(h) for h in histories) + int(budget.max()))
-        self.prompt_tokens += sum(len(h) for h in histories)
-        self.cached_tokens += sum(len(h) for h in histories) - sum(len(h) for h in firsts)
-        if len(unique) < len(requests):  # siblings share the history that was computed once
-            shared, cache = cache, RowCache(self.model.config, len(requests), cache.keys.shape[3])
-            index = torch.tensor(row_of)
-            cache.copy_rows(shared, index, torch.arange(len(requests)), max(len(h) for h in firsts))
-            logits = logits[index]
-        completions = self._decode(cache, logits, [len(h) for h in histories], requests)
-        sequences = [
-            np.concatenate([h, c.token_ids[:-1]]).astype(np.int64) for h, c in zip(histories, completions, strict=True)
-        ]
-        self._cache = cache  # the last sampled token was never fed, so its keys are not in the cache
-        self._known = {s.tobytes(): row for row, s in enumerate(sequences)}
-        self._lengths = sorted({len(s) for s in sequences}, reverse=True)
+        completions = [Completion() for _ in requests]
+        asked = [i for i, r in enumerate(requests) if r.max_tokens > 0]
+
+        def length(i: int) -> int:
+            return len(requests[i].token_ids) + requests[i].max_tokens
+
+        for group in groups(sorted(asked, key=length), length, self._cache.capacity):
+            for i, completion in zip(group, self._sample([requests[i] for i in group]), strict=True):
+                completions[i] = completion
         return completions
 
-    def _prefill(self, histories: list[np.ndarray], length: int) -> tuple[RowCache, torch.Tensor]:
-        """Computes the histories, less what the last call left, into a new cache, and the next-token logits."""
-        cache = RowCache(self.model.config, len(histories), length)
-        reused = np.zeros(len(histories), dtype=np.int64)
-        source = np.zeros(len(histories), dtype=np.int64)
-        for row, history in enumerate(histories):
-            for cut in self._lengths:
-                if cut < len(history) and (found := self._known.get(history[:cut].tobytes())) is not None:
-                    reused[row], source[row] = cut, found
-                    break
-        if self._cache is not None and reused.any():
-            rows = np.flatnonzero(reused)
-            cache.copy_rows(self._cache, torch.from_numpy(source[rows]), torch.from_numpy(rows), int(reused.max()))
-        self.cached_tokens += int(reused.sum())
-        fresh = [h[r:] for h, r in zip(histories, reused, strict=True)]
-        width = max(len(f) for f in fresh)
-        tokens = np.zeros((len(histories), width), dtype=np.int64)
-        for row, ids in enumerate(fresh):
-            tokens[row, : len(ids)] = ids
-        start = torch.from_numpy(reused)[:, None]
-        hidden = self._forward(cache, torch.from_numpy(tokens), start + torch.arange(width))
-        last = torch.tensor([len(f) - 1 for f in fresh])
-        return cache, self.model.get_output_embeddings()(hidden[torch.arange(len(fresh)), last])
+    def _sample(self, requests: list[Request]) -> list[Completion]:
+        histories = [np.array(r.token_ids, dtype=np.int64) for r in requests]
+        unique = {h.tobytes(): h[:-1] for h in histories}
+        slots = dict(zip(unique, self._prefill(list(unique.values())), strict=True))
+        self.prompt_tokens += sum(len(h) for h in histories)
+        self.cached_tokens += sum(len(h) - 1 for h in histories)  # less what `_prefill` had to compute
+        return self._decode(requests, histories, [slots[h.tobytes()] for h in histories])
+
+    def _prefill(self, prefixes: list[np.ndarray]) -> list[np.ndarray]:
+        """Computes what the cache lacks of the prefixes; returns the slots of each."""
+        cache = self._cache
+        if not cache.has_room(prefixes):
+            cache.clear()
+        slots: dict[int, np.ndarray] = {}
+        firsts, level_of = [0], [0]  # of the runs of slots that are new, in order; before them, what is there
+        levels: list[list[tuple[int, int]]] = []  # what waits for the level before: prefix, and where it is new
+        for number in sorted(range(len(prefixes)), key=lambda i: prefixes[i].tobytes(), reverse=True):
+            slots[number], known = cache.add(prefixes[number])
+            if known < len(prefixes[number]):
+                before = bisect_right(firsts, slots[number][known - 1]) - 1 if known else 0
+                level = level_of[before] + 1 if before else 0
+                firsts.append(int(slots[number][known]))
+                level_of.append(level)
+                levels += [[]] if level == len(levels) else []
+                levels[level].append((number, known))
+        cache.grow()
+        for new in levels:
+            new.sort(key=lambda item: (len(prefixes[item[0]]) - item[1], item[1]))
+            for batch in groups(new, lambda item: len(prefixes[item[0]]), min(cache.capacity, MASK_ENTRIES)):
+                self._compute([(prefixes[i], slots[i], known) for i, known in batch])
+        return [slots[i] for i in range(len(prefixes))]
+
+    def _compute(self, rows: list[tuple[np.ndarray, np.ndarray, int]]) -> None:
+        """Computes keys and values of prefixes, each with its slots and where it is new, in chunks of bounded size."""
+        start = torch.tensor([known for _, _, known in rows])[:, None]
+        width = max(len(prefix) - known for prefix, _, known in rows)
+        length = int(start.max()) + width
+        tokens = np.zeros((len(rows), width), dtype=np.int64)
+        for row, (prefix, _, known) in enumerate(rows):
+            tokens[row, : len(prefix) - known] = prefix[known:]
+        working = RowCache(self._cache, [slots[:known] for _, slots, known in rows], length)
+        chunk = max(1, min(FORWARD_TOKENS, MASK_ENTRIES // length) // len(rows))
+        for begin in range(0, width, chunk):
+            part = torch.from_numpy(tokens[:, begin : begin + chunk])
+            self._forward(working, part, start + begin + torch.arange(part.shape[1]))
+        save(self._cache, working.kv, [(row, known, slots[known:]) for row, (_, slots, known) in enumerate(rows)])
+        self.cached_tokens -= sum(len(prefix) - known for prefix, _, known in rows)
 
     def _decode(
-        self, cache: RowCache, logits: torch.Tensor, lengths: list[int], requests: list[Request]
+        self, requests: list[Request], histories: list[np.ndarray], slots: list[np.ndarray]
     ) -> list[Completion]:
         """Samples every row until its end-of-turn token or its limit."""
-        completions = [Completion() for _ in requests]
-        limit = np.array([r.max_tokens for r in requests])
-        uniforms = torch.from_numpy(uniform(np.array([r.seed for r in requests], dtype=np.int64), int(limit.max())))
-        position = torch.tensor(lengths)[:, None]
+        limit_B = np.array([r.max_tokens for r in requests])
+        steps = int(limit_B.max())
+        uniform_BS = uniform(np.array([r.seed for r in requests], dtype=np.int64), steps)
+        token_BS, logprob_BS = np.zeros((len(requests), steps), dtype=np.int64), np.zeros((len(requests), steps))
+        count_B, stopped_B = np.zeros(len(requests), dtype=np.int64), np.zeros(len(requests), dtype=bool)
         eos = self.model.config.eos_token_id
-        stops = {eos} if isinstance(eos, int) else set(eos or ())
-        live = limit > 0
-        for step in range(int(limit.max())):
-            logprobs = torch.log_softmax(logits.float() / self.temperature, dim=-1)
-            total = logprobs.double().exp().cumsum(dim=-1)
-            token = torch.searchsorted(total, uniforms[:, step : step + 1] * total[:, -1:], right=True).clamp_(
-                max=total.shape[1] - 1
-            )
-            chosen, logprob = token[:, 0].tolist(), logprobs.gather(1, token)[:, 0].tolist()
-            for row in np.flatnonzero(live):
-                completions[row].token_ids.append(chosen[row])
-                completions[row].logprobs.append(logprob[row])
-                completions[row].stopped = chosen[row] in stops
-                live[row] = not completions[row].stopped and step + 1 < limit[row]
+        stops = [eos] if isinstance(eos, int) else list(eos or ())
+        branches = BranchCache(self._cache, slots, steps)
+        rows, live = np.arange(len(requests)), np.ones(len(requests), dtype=bool)  # requests of the rows that are left
+        token = np.array([h[-1] for h in histories])
+        position = torch.tensor([len(h) - 1 for h in histories])[:, None]
+
+        def remember(ended: np.ndarray) -> None:
+            """Keeps what rows have computed; the last sampled token was never fed, so it is not there."""
+            runs = []
+            for row in ended.tolist():
+                request = rows[row]
+                ids = np.concatenate([histories[request], token_BS[request, : count_B[request] - 1]])
+                if not self._cache.has_room([ids]):
+                    break
+                own, known = self._cache.add(ids)
+                runs.append((row, known - len(histories[request]) + 1, own[known:]))
+            save(self._cache, branches.own, runs)
+
+        for step in range(steps):
+            branches.step = step
+            logits = self._step(branches, token, position + step) / self.settings.temperature
+            token, logprob = draw(logits, uniform_BS[rows, step])
+            token_BS[rows, step], logprob_BS[rows, step] = token, logprob
+            going = rows[live]
+            count_B[going] = step + 1
+            stopped_B[going] = np.isin(token[live], stops)
+            live &= ~stopped_B[rows] & (step + 1 < limit_B[rows])
             if not live.any():
                 break
-            logits = self.model.get_output_embeddings()(self._forward(cache, token, position + step)[:, -1])
-        return completions
+            if live.mean() <= LIVE:
+                remember(np.flatnonzero(~live))
+                kept = np.flatnonzero(live)
+                branches.keep(kept)
+                rows, token, position, live = rows[kept], token[kept], position[kept], live[kept]
+        remember(np.arange(len(rows)))
+        return [
+            Completion(token_BS[i, :n].tolist(), logprob_BS[i, :n].tolist(), bool(stopped_B[i]))
+            for i, n in enumerate(count_B.tolist())
+        ]
 
-    def _forward(self, cache: RowCache, tokens: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Hidden states (B, W, hidden) of `tokens` (B, W) at `position` (B, W)."""
-        position = position.clamp_(max=cache.keys.shape[3] - 1)
-        cache.position = position
-        cache.visible = int(position.max()) + 1
+    def _forward(self, cache: RowCache, tokens: torch.Tensor, position: torch.Tensor) -> None:
+        """Computes keys and values of `tokens` (B, W) at `position` (B, W) into the cache."""
+        cache.position, cache.visible = position, int(position.max()) + 1
         mask = torch.arange(cache.visible) <= position[:, None, :, None]
-        base = self.model.get_decoder()
-        out = base(input_ids=tokens, position_ids=position, attention_mask=mask, cache=cache, use_cache=True)
-        hidden: torch.Tensor = out.last_hidden_state
-        return hidden
+        decoder = self.model.get_decoder()
+        decoder(input_ids=tokens, position_ids=position, attention_mask=mask, cache=cache, use_cache=True)
+
+    def _step(self, branches: BranchCache, token: np.ndarray, position: torch.Tensor) -> torch.Tensor:
+        """Logits (B, V) after one more token in every row, (B,) at `position` (B, 1)."""
+        out = self.model.get_decoder()(
+            input_ids=torch.from_numpy(token)[:, None],
+            position_ids=position,
+            attention_mask=torch.ones(len(token), 1, 1, 1, dtype=torch.bool),  # `BranchCache` has its own
+            cache=branches,
+            use_cache=True,
+            branches=branches,
+        )
+        logits: torch.Tensor = self.model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
+        return logits
+
+
+def groups(items: Sequence[T], length: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Consecutive items, as many as fit: their number times the largest length is at most `most`, or it is one item."""
+    group: list[T] = []
+    longest = 0
+    for item in items:
+        longest = max(longest, length(item))
+        if group and (len(group) + 1) * longest > most:
+            yield group
+            group, longest = [], length(item)
+        group.append(item)
+    if group:
+        yield group
+
+
+def draw(logits: torch.Tensor, uniform_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens by inverse transform sampling from logits (B, V), and their log-probabilities; both (B,)."""
+    logprobs = torch.log_softmax(logits, dim=-1)
+    total = logprobs.double().exp_().cumsum_(dim=-1)
+    threshold = torch.from_numpy(uniform_B)[:, None] * total[:, -1:]
+    token = torch.searchsorted(total, threshold, right=True).clamp_(max=total.shape[1] - 1)
+    return token[:, 0].numpy(), logprobs.gather(1, token)[:, 0].numpy()
 
 
 def uniform(seeds_B: np.ndarray, steps: int) -> np.ndarray:

@@ -55,6 +55,13 @@ class Sampler:
         self.engine, self.renderer, self.environment = engine, renderer, environment
         self.settings, self.policy_version = settings, policy_version
 
+    def usage(self) -> dict[str, float]:
+        """What the engine counted since its policy was loaded; see `Engine`."""
+        return {
+            "prompt_tokens": float(self.engine.prompt_tokens),
+            "cached_tokens": float(self.engine.cached_tokens),
+        }
+
     def sample(
         self, starts: list[Start], first_id: int, progress: Callable[[int], None] = lambda done: None
     ) -> list[Node]:

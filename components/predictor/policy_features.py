@@ -28,6 +28,7 @@ from components.config import PredictorParams
 from components.policy.checkpoint import shared_model
 from components.predictor.base import Prefix
 from components.predictor.heads import BetaEnsemble, fit_head, load_state, mixture_belief, save_state
+from components.predictor.shared import Pass, read
 
 WORD_COLUMNS = 256
 CONFIDENCE_COLUMNS = 5
@@ -91,36 +92,18 @@ class PolicyFeatures:
             words[row] = torch.bincount(tokens % WORD_COLUMNS, minlength=WORD_COLUMNS) * scale
         return torch.cat([nn.functional.layer_norm(states, states.shape[1:]), side, words], dim=-1)
 
-    def _states(self, prefixes: Sequence[Prefix], batch_size: int = 128) -> Tensor:
-        """Hidden states of every layer at each prefix's last token, and their means over its prompt.
+    def _states(self, prefixes: Sequence[Prefix]) -> Tensor:
+        """Hidden states of every layer at each prefix's last token, and their means over its prompt."""
+        prompt_N = torch.tensor([_prompt_length(p) for p in prefixes])
 
-        A prefix of another one in the list is read off that one's forward pass, so all prefixes of a rollout cost one.
-        """
-        ids = [p.token_ids for p in prefixes]
-        order = sorted(range(len(ids)), key=lambda i: ids[i])
-        host = list(range(len(ids)))  # in sorted order a prefix stands right before what extends it
-        for here, after in zip(reversed(order[:-1]), reversed(order[1:]), strict=True):
-            if ids[after][: len(ids[here])] == ids[here]:
-                host[here] = host[after]
-        guests: dict[int, list[int]] = {}
-        for index, owner in enumerate(host):
-            guests.setdefault(owner, []).append(index)
-        hosts = sorted(guests, key=lambda i: len(ids[i]))
-        out = torch.empty(len(ids), self.width)
-        for begin in range(0, len(hosts), batch_size):
-            batch = hosts[begin : begin + batch_size]
-            tokens = torch.zeros(len(batch), max(len(ids[i]) for i in batch), dtype=torch.long)
-            for row, i in enumerate(batch):
-                tokens[row, : len(ids[i])] = torch.tensor(ids[i])
-            states = torch.cat(
-                self.model.get_decoder()(input_ids=tokens, output_hidden_states=True, use_cache=False).hidden_states,
-                dim=-1,
-            )
-            for row, i in enumerate(batch):
-                mean = states[row, : _prompt_length(prefixes[i])].mean(0)
-                for guest in guests[i]:
-                    out[guest] = torch.cat([states[row, len(ids[guest]) - 1], mean])
-        return out
+        def at(part: Pass) -> Tensor:
+            output = self.model.get_decoder()(input_ids=part.tokens, output_hidden_states=True, use_cache=False)
+            states = torch.cat(output.hidden_states, dim=-1)
+            prompts = list(zip(part.row_N.tolist(), prompt_N[part.index_N].tolist(), strict=True))
+            means = {(row, length): states[row, :length].mean(0) for row, length in set(prompts)}
+            return torch.cat([states[part.row_N, part.last_N], torch.stack([means[p] for p in prompts])], dim=-1)
+
+        return read([p.token_ids for p in prefixes], self.width, at)
 
     def save(self, path: Path) -> None:
         save_state(self.head, path / "head.safetensors")

@@ -28,8 +28,7 @@ from components.predictor.heads import (
     mixture_belief,
     save_state,
 )
-
-BATCH = 64  # histories in one forward pass of a prediction
+from components.predictor.shared import read
 
 
 class _Network(nn.Module):
@@ -74,12 +73,8 @@ class Encoder:
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
         self.network.eval()
-        mean, concentration = torch.empty(len(prefixes)), torch.empty(len(prefixes))
-        order = sorted(range(len(prefixes)), key=lambda i: len(prefixes[i].token_ids))
         with torch.inference_mode():
-            for begin in range(0, len(order), BATCH):
-                rows = order[begin : begin + BATCH]
-                mean[rows], concentration[rows] = self._read([prefixes[i] for i in rows])
+            mean, concentration = self._read(prefixes)
         return mixture_belief(mean[None], concentration[None])
 
     def fit(
@@ -109,11 +104,10 @@ class Encoder:
 
     def _read(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
         """Mean and concentration at the end of each prefix, both (N,)."""
-        last = torch.tensor([len(p.token_ids) - 1 for p in prefixes])
-        tokens = torch.zeros(len(prefixes), int(last.max()) + 1, dtype=torch.long)
-        for row, prefix in enumerate(prefixes):
-            tokens[row, : len(prefix.token_ids)] = torch.tensor(prefix.token_ids)
-        return mean_and_concentration(self.network(tokens)[torch.arange(len(prefixes)), last])
+        output = read(
+            [p.token_ids for p in prefixes], 2, lambda part: self.network(part.tokens)[part.row_N, part.last_N]
+        )
+        return mean_and_concentration(output)
 
     def save(self, path: Path) -> None:
         save_state(self.network, path / "model.safetensors")

@@ -35,8 +35,9 @@ def iteration_metrics(
 
     Returns:
         Flat name to number. Rewards, ratios and rates are shares in [0, 1]; budget is in units (a bare rollout 1, a
-        continuation 1/2) and in leaves; tokens are sampled tokens; times are seconds. None where a number is not
-        defined, e.g. a rank correlation of constants. `eval/accuracy`, the share of
+        continuation 1/2) and in leaves; tokens are sampled tokens; `sampling/prefix_cache_share` is the share of the
+        histories' tokens, over all turns, whose keys and values the engine did not compute again; times are seconds.
+        None where a number is not defined, e.g. a rank correlation of constants. `eval/accuracy`, the share of
         rewards above 0.5, and `eval/reward`, their mean, belong to the policy that sampled the iteration.
     """
     own: dict[str, dict[str, Any]] = {name: entry["metrics"] for name, entry in stages.items()}
@@ -61,6 +62,7 @@ def iteration_metrics(
         "budget/active_prompts": int(forest.is_root_N.sum()),
         "budget/unspent": budget - units(forest),
         "tokens/generated": sum(stage.get("tokens", 0.0) for stage in (generate, refill, expand)),
+        "sampling/prefix_cache_share": _prefix_cache_share([generate, refill, expand]),
         "tree/unique_token_ratio": unique_token_ratio(forest),
         "tree/flip_rate": flip_rate(forest),
     }
@@ -72,6 +74,12 @@ def iteration_metrics(
     line |= {"time/overlapped": overlapped} if "join_shards" in own else {}
     line["time/iteration"] = max(seconds, sum(entry["seconds"] for entry in stages.values()) - overlapped)
     return {key: _plain(value) for key, value in line.items()}
+
+
+def _prefix_cache_share(stages: list[dict[str, float]]) -> float | None:
+    """Share of the tokens of all histories, turn by turn, that the engine had not to compute again."""
+    prompt = sum(stage.get("prompt_tokens", 0.0) for stage in stages)
+    return sum(stage.get("cached_tokens", 0.0) for stage in stages) / prompt if prompt else None
 
 
 def _plain(value: Any) -> Any:

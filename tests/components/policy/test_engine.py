@@ -13,7 +13,7 @@ import torch
 from components.config import EngineParams
 from components.errors import UserError
 from components.policy.base import Completion, Request
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, shared_model
 from components.policy.engine_transformers import TransformersEngine, uniform
 
 PROMPTS = [[3, 8, 20, 9, 60, 4], [3, 8, 21, 9, 8, 22, 9, 61, 4]]
@@ -112,6 +112,95 @@ def test_new_weights_drop_the_cache(engine, random_policy, tmp_path):
     engine.load(other)
     request = Request(first.token_ids + turn.token_ids + [5, 90, 1, 4], 3, 6)
     assert_exact(other, [request], engine.generate([request]))
+
+
+def test_branches_from_prefixes_of_earlier_calls_compute_nothing_but_their_last_token(engine, random_policy):
+    """Stage 2 starts from prefixes that were sampled several calls ago."""
+    history, prefixes = PROMPTS[0], []
+    for turn in range(3):
+        sampled = engine.generate([Request(history, turn, 5), Request(PROMPTS[1], turn, 4)])[0]
+        history = history + sampled.token_ids + [5, 90, 1, 4]
+        prefixes.append(history)
+    requests = [Request(prefix, seed, 5) for prefix in prefixes[:2] for seed in (11, 12)]
+    prompt, cached = engine.prompt_tokens, engine.cached_tokens
+    completions = engine.generate(requests)
+    assert (engine.prompt_tokens - prompt) - (engine.cached_tokens - cached) == len(requests)
+    assert_exact(random_policy, requests, completions)
+
+
+def test_a_tree_of_new_histories_is_computed_once(engine, random_policy):
+    chain = [int(x) for x in np.random.default_rng(0).integers(5, 60, 40)]
+    histories = [chain[:20], chain, chain, [*chain[:30], 7, 7, 7], [*chain[:30], 7, 9], [9] * 5]
+    requests = [Request(h, seed, 6) for seed, h in enumerate(histories)]
+    completions = engine.generate(requests)
+    unique = {tuple(h[: i + 1]) for h in histories for i in range(len(h) - 1)}
+    assert engine.prompt_tokens - engine.cached_tokens == len(unique) + len(requests)
+    assert_exact(random_policy, requests, completions)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_loading_the_same_weights_keeps_the_model_and_only_if_asked_the_prefixes(random_policy, tmp_path, keep):
+    engine = TransformersEngine(EngineParams(keep_prefixes=keep))
+    engine.load(random_policy)
+    model, request = engine.model, Request(PROMPTS[0] * 5, 1, 4)
+    engine.generate([request])
+    shutil.copytree(random_policy, tmp_path / "moved")
+    engine.load(tmp_path / "moved")
+    assert engine.model is model
+    assert engine.prompt_tokens == 0
+    again = engine.generate([request])
+    assert engine.cached_tokens == (len(request.token_ids) - 1 if keep else 0)
+    assert_exact(random_policy, [request], again)
+
+
+def test_a_stage_that_runs_again_repeats_every_bit(random_policy):
+    """After a kill it meets an empty cache, though in the first run stages before it have filled one."""
+    requests = [Request(p * 3, seed, 10) for p in PROMPTS for seed in range(5)]
+    engine = TransformersEngine(EngineParams())
+    engine.load(random_policy)
+    engine.generate([Request(r.token_ids[:7], 3, 8) for r in requests])
+    engine.load(random_policy)
+    first = engine.generate(requests)
+    fresh = TransformersEngine(EngineParams())
+    fresh.load(random_policy)
+    assert fresh.generate(requests) == first
+
+
+def test_memory_for_keys_and_values_is_bounded(random_policy):
+    """Long and short histories, and room for a fraction of them: several batches, a full cache, the same samples."""
+    rng = np.random.default_rng(0)
+    requests = [Request(rng.integers(5, 60, n).tolist(), n, 8) for n in (5, 40, 300, 90, 6, 41, 299)]
+    wide = TransformersEngine(EngineParams())
+    narrow = TransformersEngine(EngineParams(cache_gb=330 * 512 / 1e9))
+    wide.load(random_policy)
+    narrow.load(random_policy)
+    expected, found = wide.generate(requests), narrow.generate(requests)
+    assert [c.token_ids for c in found] == [c.token_ids for c in expected]
+    assert len(narrow._cache.pool) <= 330 < len(wide._cache.pool)
+    assert_exact(random_policy, requests, found)
+
+
+def test_rows_that_have_ended_are_not_computed(engine, monkeypatch):
+    widths: list[int] = []
+    step = engine._step
+    monkeypatch.setattr(engine, "_step", lambda b, t, p: (widths.append(len(t)), step(b, t, p))[1])
+    engine.generate([Request(PROMPTS[0], seed, 1 if seed < 12 else 6) for seed in range(16)])
+    assert widths[0] == 16
+    assert max(widths[1:]) <= 4
+
+
+def test_readers_share_one_model_and_new_content_replaces_it(random_policy, tmp_path):
+    folder = tmp_path / "policy"
+    shutil.copytree(random_policy, folder)
+    assert shared_model(folder) is shared_model(random_policy)
+    own = load_model(folder)
+    assert own is not shared_model(folder)
+    assert own.lm_head.weight.requires_grad
+    assert not shared_model(folder).lm_head.weight.requires_grad
+    with torch.no_grad():
+        own.lm_head.weight.add_(1.0)
+    own.save_pretrained(folder)
+    assert torch.equal(shared_model(folder).lm_head.weight, own.lm_head.weight)
 
 
 def test_generation_config_of_the_checkpoint_is_not_applied(random_policy, tmp_path):
