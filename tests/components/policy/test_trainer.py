@@ -13,8 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from components.config import UpdateParams
+from components.policy.batches import Row, build_rows, collate
 from components.policy.checkpoint import load_model
-from components.policy.trainer_torch import Row, TorchTrainer, build_rows, clipped_loss
+from components.policy.loss import batch_loss, clipped_loss, score
+from components.policy.trainer_torch import TorchTrainer
 from components.storage import content_hash
 from components.tree.advantages import credit
 from components.tree.forest import Forest
@@ -86,9 +88,8 @@ def with_policy_logprobs(trees: Forest, policy: Path) -> Forest:
 def gradient(policy: Path, trees: Forest, settings: UpdateParams = SETTINGS) -> torch.Tensor:
     """Gradient of the loss on the whole forest, flattened."""
     model = load_model(policy)
-    trainer = TorchTrainer(settings, temperature=1.0)
-    logprob, old, advantage, weight = trainer.score(model, build_rows(trees, credit(trees, settings.advantage)))
-    clipped_loss(logprob, old, advantage, weight, settings.clip_low, settings.clip_high).backward()
+    batch = collate(build_rows(trees, credit(trees, settings.advantage)))
+    batch_loss(model, batch, settings, temperature=1.0)[0].backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
@@ -174,7 +175,7 @@ def test_end_of_turn_token_is_trained_even_where_it_is_the_padding_token(random_
     model = load_model(random_policy)
     row = Row([3, 8, 1], [0.0, -1.0, -1.0], [0.0, 1.0, 1.0], [0.0, 0.5, 0.5])
     longer = Row([3, 8, 9, 10, 1], [0.0] + [-1.0] * 4, [0.0] + [1.0] * 4, [0.0] + [0.25] * 4)
-    assert len(TorchTrainer(SETTINGS, 1.0).score(model, [row, longer])[0]) == 6
+    assert len(score(model, collate([row, longer]), 1.0)) == 6
 
 
 def test_shared_prefix_has_one_clipped_term_per_leaf():
@@ -197,10 +198,10 @@ def test_temperature_is_applied_as_in_sampling(random_policy):
     count = len(sampled.token_ids)
     ones = [0.0] * 6 + [1.0] * count
     row = Row(history + sampled.token_ids, [0.0] * 6 + sampled.logprobs, ones, ones)
-    logprob, old, *_ = TorchTrainer(SETTINGS, 0.6).score(load_model(random_policy), [row])
-    np.testing.assert_allclose((logprob - old).exp().detach(), 1.0, atol=1e-4)
-    wrong, old, *_ = TorchTrainer(SETTINGS, 1.0).score(load_model(random_policy), [row])
-    assert (wrong - old).exp().mean() < 0.95
+    batch, model = collate([row]), load_model(random_policy)
+    ratio = (score(model, batch, 0.6) - batch.old_logprob_K).exp()
+    np.testing.assert_allclose(ratio.detach(), 1.0, atol=1e-4)
+    assert (score(model, batch, 1.0) - batch.old_logprob_K).exp().mean() < 0.95
 
 
 @pytest.mark.parametrize("minibatches", [1, 2, 4])
