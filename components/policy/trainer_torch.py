@@ -5,7 +5,6 @@ What it leaves out on purpose: a KL penalty and an entropy bonus (App. E.4 uses 
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,9 @@ from components.errors import UserError
 from components.policy.base import Update
 from components.policy.batches import Batch, micro_batches, minibatches
 from components.policy.checkpoint import load_model
-from components.policy.loss import Stats, batch_loss
+from components.policy.loss import Stats, batch_loss, check_finite, mean_of_steps
+from components.policy.mismatch import first_mismatch, look_back
+from components.policy.self_check import settle_packing
 from components.tree.advantages import credit
 from components.tree.forest import Forest
 
@@ -42,20 +43,19 @@ class TorchTrainer:
         if not fresh:
             _load_optimizer(optimizer, model, policy)
         terms = credit(forest, self.settings.advantage)
+        settings, packing = settle_packing(model, forest, terms, self.settings, self.temperature)
+        proximal, mismatch = look_back(model, forest, terms, settings, self.temperature)
         rng = np.random.default_rng(seed)
         steps: list[dict[str, float]] = []
-        for _ in range(self.settings.epochs):
-            for part in minibatches(forest, terms, self.settings.minibatches, rng):
-                steps.append(self._step(model, optimizer, micro_batches(forest, part, self.settings)))
+        for _ in range(settings.epochs):
+            for part in minibatches(forest, terms, settings.minibatches, rng):
+                steps.append(self._step(model, optimizer, micro_batches(forest, part, settings, proximal)))
         target.mkdir(parents=True)
         model.save_pretrained(target)
         AutoTokenizer.from_pretrained(policy).save_pretrained(target)
         _save_optimizer(optimizer, model, target)
-        names = ("loss", "grad_norm", "ratio_mean", "clip_fraction", "kl")
-        metrics = {name: float(np.mean([s[name] for s in steps])) if steps else math.nan for name in names}
-        return Update(
-            metrics | {"optimizer_steps": float(len(steps))} | terms.metrics(), terms.advantage_N(len(forest)).tolist()
-        )
+        metrics = mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing | terms.metrics()
+        return Update(metrics, terms.advantage_N(len(forest)).tolist())
 
     def _step(self, model: Any, optimizer: torch.optim.Optimizer, batches: list[Batch]) -> dict[str, float]:
         optimizer.zero_grad(set_to_none=True)
@@ -65,12 +65,9 @@ class TorchTrainer:
             loss.backward()  # type: ignore[no-untyped-call]
             stats += part
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.max_grad_norm))
-        if not (np.isfinite(stats.loss) and np.isfinite(norm)):
-            raise FloatingPointError(
-                f"the policy's loss ({stats.loss}) or gradient norm ({norm}) is not finite; the step was not taken"
-            )
+        check_finite(stats.loss, norm)
         optimizer.step()
-        return stats.metrics() | {"grad_norm": norm}
+        return stats.metrics() | stats.mismatch() | {"grad_norm": norm}
 
 
 def _save_optimizer(optimizer: torch.optim.Optimizer, model: Any, folder: Path) -> None:
