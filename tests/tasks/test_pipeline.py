@@ -25,7 +25,8 @@ from tests.tasks.pipeline import fingerprints, forests, new_run, stages, train
 KEYS = {
     "iteration", "eval/accuracy", "train/reward", "effective_ratio/prompts", "effective_ratio/leaves", "budget/units",
     "budget/leaves", "tokens/generated", "tree/unique_token_ratio", "predictor/spearman_root",
-    "sampling/prefix_cache_share", "predictor/spearman_prefix", "predictor/brier", "policy/grad_norm", "policy/ratio_mean", "time/iteration",
+    "sampling/prefix_cache_share",
+    "predictor/spearman_prefix", "predictor/brier", "policy/grad_norm", "policy/ratio_mean", "time/iteration",
     *(f"time/{t}" for t in ("score_prompts", "allocate_roots", "generate", "verify_factual", "expand_prefixes",
                             "verify_counterfactual", "refit_predictor", "update_policy", "evaluate")),
 }  # fmt: skip
