@@ -76,7 +76,8 @@ class BranchCache(Cache):  # type: ignore[misc]
         """Arranges rows in groups of at most R; the rows of a group read one row of the shared part."""
         spelled = [s.tobytes() for s in self.slots]
         order = sorted(range(len(spelled)), key=spelled.__getitem__, reverse=True)
-        host, hosts = {}, []
+        host: dict[int, int] = {}
+        hosts: list[int] = []
         for row in order:  # in this order a beginning of another row comes right after those that it begins
             if not hosts or not spelled[hosts[-1]].startswith(spelled[row]):
                 hosts.append(row)
@@ -127,7 +128,8 @@ class BranchCache(Cache):  # type: ignore[misc]
         before = alone(grouped(query) @ keys.transpose(2, 3)) + self.mask
         weight = torch.cat([before, query @ own_keys.transpose(2, 3)], dim=-1).softmax(-1)
         out = alone(grouped(weight[..., :length]) @ values) + weight[..., length:] @ own_values
-        return out.view(rows, 1, query_heads, dim)
+        result: Tensor = out.view(rows, 1, query_heads, dim)
+        return result
 
 
 def save(cache: PrefixCache, kv: Tensor, runs: list[tuple[int, int, np.ndarray]]) -> None:

@@ -10,11 +10,12 @@ Memory: keys and values of the rows that are sampled together stay within `engin
 as much again; a forward pass is cut so that its tokens and its attention mask stay within the constants below.
 
 Bits: a key that was computed while sampling differs in its last bits from the same key computed with its whole prefix
-(matrix products of other shapes add in another order). So what is kept is part of what decides the last bits of a
-log-probability. Each stage of a run begins with `load`, which forgets what was kept even if the weights are the same:
-a stage that is run again after a kill then meets what it met before, and its files come out bit-identical. With
-`engine.keep_prefixes` the prefixes of earlier stages are used as well. It spares the second computation of
-the histories that stage 2 branches from; a continued run then equals an unbroken one up to rounding.
+(matrix products of other shapes add in another order: on the tiny default about half of the keys and log-probabilities
+differ, by up to 3e-6). So what is kept is part of what decides the last bits of a log-probability. Each stage of a run
+begins with `load`, which forgets what was kept even if the weights are the same: a stage that is run again after a kill
+then meets what it met before, and its files come out bit-identical. With `engine.keep_prefixes` the prefixes of
+earlier stages are used as well. It spares the second computation of the histories that stage 2 branches from; a
+continued run then equals an unbroken one up to rounding.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from tests.tasks.pipeline import fingerprints, forests, new_run, stages, train
 KEYS = {
     "iteration", "eval/accuracy", "train/reward", "effective_ratio/prompts", "effective_ratio/leaves", "budget/units",
     "budget/leaves", "tokens/generated", "tree/unique_token_ratio", "predictor/spearman_root",
+    "sampling/prefix_cache_share",
     "predictor/spearman_prefix", "predictor/brier", "policy/grad_norm", "policy/ratio_mean", "time/iteration",
     *(f"time/{t}" for t in ("score_prompts", "allocate_roots", "generate", "verify_factual", "expand_prefixes",
                             "verify_counterfactual", "refit_predictor", "update_policy", "evaluate")),
@@ -38,6 +39,7 @@ def test_metrics_have_every_key_of_the_contract(finished):
         assert set(line) >= KEYS
         assert all(isinstance(v, int | float) or v is None for v in line.values())
     assert 0 <= lines[0]["eval/accuracy"] <= 1
+    assert 0.5 < lines[0]["sampling/prefix_cache_share"] < 1
     assert lines[0]["policy/ratio_mean"] == pytest.approx(1.0, abs=0.1)
 
 
