@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import queue
 from pathlib import Path
 
 from prefect import runtime, task
 from prefect.cache_policies import NO_CACHE
-from prefect.futures import PrefectFuture, wait
+from prefect.futures import PrefectFuture
 
 from tasks.expand_prefixes import expand_prefixes
 from tasks.generate import generate
@@ -59,6 +60,12 @@ def grow_shard(run: Path, number: int, policy: Path, predictor: Path | None, roo
 
 def _await(futures: dict[Shard, PrefectFuture[Path]]) -> None:
     """Waits for all, and names from time to time those that are still awaited."""
-    while pending := wait(list(futures.values()), timeout=PATIENCE).not_done:
-        names = ", ".join(titled("shard", shard) for shard, future in futures.items() if future in pending)
-        logger.warning("still waiting for %s", names)
+    ended: queue.SimpleQueue[Shard] = queue.SimpleQueue()
+    for shard, future in futures.items():
+        future.add_done_callback(lambda _, shard=shard: ended.put(shard))  # type: ignore[misc]
+    pending = set(futures)
+    while pending:
+        try:
+            pending.remove(ended.get(timeout=PATIENCE))
+        except queue.Empty:
+            logger.warning("still waiting for %s", ", ".join(titled("shard", shard) for shard in sorted(pending)))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -168,32 +169,22 @@ def test_interrupt_ends_all_shards_at_their_next_turn(server, params, data_dir, 
     assert not [thread for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name and thread.is_alive()]
 
 
-def test_shard_that_is_long_in_coming_is_named(server, params, data_dir, tmp_path, monkeypatch, caplog):
-    told = threading.Event()
+def test_shard_that_is_long_in_coming_is_named(monkeypatch, caplog):
+    from flows import shards
 
-    class Waiting(logging.Handler):
+    futures: dict[tuple[int, int], Future[Path]] = {(index, 3): Future() for index in range(3)}
+    futures[1, 3].set_result(Path("one"))
+
+    class Late(logging.Handler):
         def emit(self, record):
-            told.set()
+            for index in (0, 2):
+                futures[index, 3].set_result(Path("late"))
 
-    class Slow(MultiHop):
-        def step(self, state, action):
-            assert told.wait(60)
-            return super().step(state, action)
-
-    _, train = flow(params, data_dir, tmp_path, "slow")
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: Slow(settings.max_turns))
-    monkeypatch.setattr("flows.train.evaluate", lambda *_, **__: None)
-    monkeypatch.setattr("flows.train.record", stop)
-    monkeypatch.setattr("flows.shards.PATIENCE", 0.2)
-    handler = Waiting(logging.WARNING)
+    monkeypatch.setattr(shards, "PATIENCE", 0.05)
+    handler = Late(logging.WARNING)
     logging.getLogger("trace").addHandler(handler)
     try:
-        with pytest.raises(UserError, match="far enough"):
-            train()
+        shards._await(futures)
     finally:
         logging.getLogger("trace").removeHandler(handler)
-    assert "still waiting for shard 1/3, shard 2/3, shard 3/3" in caplog.text
-
-
-def stop(*_: object, **__: object) -> None:
-    raise UserError("far enough")
+    assert "still waiting for shard 1/3, shard 3/3" in caplog.text
