@@ -23,13 +23,19 @@ def _transformers(settings: EngineParams) -> Engine:
     return TransformersEngine(settings)
 
 
+def _vllm(settings: EngineParams) -> Engine:
+    from components.policy.engine_vllm import ColocatedVllmEngine, VllmEngine
+
+    return VllmEngine(settings) if settings.servers else ColocatedVllmEngine(settings)
+
+
 def _torch(params: Params) -> Trainer:
     from components.policy.trainer_torch import TorchTrainer
 
     return TorchTrainer(params.update, params.engine.temperature)
 
 
-ENGINES: dict[str, Callable[[EngineParams], Engine]] = {"transformers": _transformers}
+ENGINES: dict[str, Callable[[EngineParams], Engine]] = {"transformers": _transformers, "vllm": _vllm}
 TRAINERS: dict[str, Callable[[Params], Trainer]] = {"torch": _torch}
 
 
