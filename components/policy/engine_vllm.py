@@ -17,14 +17,18 @@ import math
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from components.config import EngineParams, Params
 from components.errors import UserError
 from components.policy import loop, vllm_server
 from components.policy.base import Completion, Request
+
+if TYPE_CHECKING:
+    from components.policy.vllm_client import Pool
 
 logger = logging.getLogger("trace")
 LEAST_TEMPERATURE = 0.01  # vLLM raises what is below to this value
@@ -113,15 +117,16 @@ class VllmEngine:
     """Samples by servers. See `components.policy.base.Engine`; usable from any thread.
 
     Attributes:
-        prompt_tokens, cached_tokens: History tokens of all requests since the weights were loaded; those of them that
-            came from a prefix cache.
+        prompt_tokens, cached_tokens: History tokens of all requests since the last `load`; those of them that came
+            from a prefix cache.
     """
 
     def __init__(self, settings: EngineParams) -> None:
         self.settings, self.batch_size = settings, settings.batch_size
         self.prompt_tokens = self.cached_tokens = 0
+        self.close: Callable[[], object] = lambda: None  # ends the servers that this engine started
         self._loading = threading.Lock()
-        self._pool: Any = None
+        self._pool: Pool | None = None
         self._weights: Weights | None = None
 
     def load(self, policy: Path) -> None:
@@ -132,8 +137,6 @@ class VllmEngine:
         """
         weights = Weights(policy)
         with self._loading:
-            if self._weights is None or self._weights.key != weights.key:
-                self.prompt_tokens = self.cached_tokens = 0
             launched = []
             if self._pool is None and isinstance(self.settings.servers, int):
                 from components.policy.vllm_launch import launch, stop
@@ -141,7 +144,7 @@ class VllmEngine:
                 launched = launch(self.settings, policy)
                 self.close = weakref.finalize(self, stop, launched)
             loop.run(self._load(weights, launched))
-            self._weights = weights
+            self._weights, self.prompt_tokens, self.cached_tokens = weights, 0, 0
 
     async def _load(self, weights: Weights, launched: list[Any]) -> None:
         from components.policy.vllm_client import Pool, Server
@@ -158,6 +161,7 @@ class VllmEngine:
     async def sample(self, request: Request) -> Completion:
         """One completion; many of them may be under way at once, in the loop of `components.policy.loop`."""
         assert self._weights is not None
+        assert self._pool is not None
         if request.max_tokens < 1:
             return Completion()
         body = {
@@ -199,7 +203,7 @@ class ColocatedVllmEngine:
                 self._llm.collective_rpc("load_policy", args=(weights.path,))
                 if not self._llm.reset_prefix_cache():
                     raise RuntimeError("the prefix cache of earlier weights could not be dropped")
-                self._weights, self.prompt_tokens, self.cached_tokens = weights, 0, 0
+            self._weights, self.prompt_tokens, self.cached_tokens = weights, 0, 0
 
     def generate(self, requests: list[Request]) -> list[Completion]:
         from vllm import SamplingParams

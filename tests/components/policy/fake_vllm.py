@@ -9,6 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # many connections are opened at once
+
+
 @dataclass
 class FakeVllm:
     """Its "weights" are the folder that it was told to load; the first sampled token depends on them alone."""
@@ -33,8 +38,7 @@ class FakeVllm:
         self.start(0)
 
     def start(self, port: int) -> None:
-        self.http = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
-        self.http.daemon_threads = True
+        self.http = _Http(("127.0.0.1", port), _handler(self))
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
         threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
