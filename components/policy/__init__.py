@@ -24,9 +24,13 @@ def _transformers(settings: EngineParams) -> Engine:
 
 
 def _vllm(settings: EngineParams) -> Engine:
-    from components.policy.engine_vllm import ColocatedVllmEngine, VllmEngine
+    if settings.servers == 0:
+        from components.policy.engine_vllm_colocated import ColocatedVllmEngine
 
-    return VllmEngine(settings) if settings.servers else ColocatedVllmEngine(settings)
+        return ColocatedVllmEngine(settings)
+    from components.policy.engine_vllm import VllmEngine
+
+    return VllmEngine(settings)
 
 
 def _torch(params: Params) -> Trainer:

@@ -20,6 +20,7 @@ ENGINE: dict[str, Any] = {
     "generation_config": "vllm",  # generation_config.json of a checkpoint sets no sampling defaults
     "logprobs_mode": "processed_logprobs",  # vLLM's default leaves the temperature out
     "enable_prefix_caching": True,
+    "load_format": "dummy",  # the weights come with the first policy
     "worker_extension_cls": "components.policy.vllm_server.WorkerExtension",
 }
 SERVER: dict[str, Any] = {
@@ -55,8 +56,10 @@ class WorkerExtension:
     def load_policy(self, path: str) -> None:
         """Takes the weights of a checkpoint of the same architecture, which have no name yet."""
         self.policy_key = ""
-        self.reload_weights(weights_path=path)  # type: ignore[attr-defined]
+        self.vllm_config.load_config.load_format = "auto"  # type: ignore[attr-defined]
         model = self.model_runner.get_model()  # type: ignore[attr-defined]
+        model.allow_patterns_overrides = ["model*.safetensors"]  # the trainer keeps its own beside them
+        self.reload_weights(weights_path=path)  # type: ignore[attr-defined]
         if self.vllm_config.model_config.hf_text_config.tie_word_embeddings:  # type: ignore[attr-defined]
             # A tied head is not in the checkpoint, so reloading leaves it, and on the CPU its packed copy, as it was.
             model.lm_head.weight = model.model.embed_tokens.weight

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from components.config import Params
 from components.datasets.multihop import vocabulary
@@ -25,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def make_policy(folder: Path, seed: int, tied: bool) -> Path:
-    """A tiny Qwen3 with random weights, and a generation_config.json that would bend what is sampled."""
+    """A tiny Qwen3 with random weights, a generation_config.json that bends what is sampled, and a trainer's file."""
     policy = Params().policy
     warmup = policy.warmup.model_copy(update={"seed": seed})
     tokenizer = build_tokenizer(vocabulary())
@@ -37,6 +38,7 @@ def make_policy(folder: Path, seed: int, tied: bool) -> Path:
     tokenizer.save_pretrained(folder)
     bent = {"repetition_penalty": 1.5, "top_k": 2, "top_p": 0.5, "temperature": 0.3, "eos_token_id": 5}
     (folder / "generation_config.json").write_text(json.dumps(bent))
+    save_file({"lm_head.weight/exp_avg": torch.zeros(2)}, folder / "optimizer.safetensors")
     return folder
 
 

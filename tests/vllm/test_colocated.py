@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from components.config import EngineParams
-from components.policy.engine_vllm import ColocatedVllmEngine
+from components.policy.engine_vllm_colocated import ColocatedVllmEngine
 from tests.vllm.conftest import histories, mismatch
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="runs in vLLM's environment")
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM in this environment: make test-vllm")
 
 
 @pytest.mark.parametrize("kind", ["", "tied_"])

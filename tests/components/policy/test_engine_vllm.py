@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from components.config import EngineParams, Params
 from components.errors import UserError
 from components.policy import ENGINES, vllm_client
 from components.policy.base import Request
-from components.policy.engine_vllm import ColocatedVllmEngine, VllmEngine, check
+from components.policy.engine_vllm import VllmEngine, check
+from components.policy.engine_vllm_colocated import ColocatedVllmEngine
 from components.policy.vllm_launch import ROOT, launch
 from tests.components.policy.fake_vllm import FakeVllm
 
@@ -215,7 +217,8 @@ def test_heads_too_small_for_vllm_are_said_before_a_run_starts():
         check(Params.model_validate({"engine": {"name": "vllm"}}))
 
 
-def test_a_server_that_does_not_start_is_one_clear_error(tmp_path):
+def test_a_server_that_does_not_start_is_one_clear_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the log stays for the user to read
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\necho 'ValueError: no such model' >&2\necho bye\nexit 3\n")
     fake.chmod(0o755)
