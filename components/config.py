@@ -148,6 +148,15 @@ class EngineParams(Section):
     shards: PositiveInt = Field(
         1, description="Parts of an iteration's prompts that are sampled, verified and expanded side by side."
     )
+    servers: Annotated[int, Field(ge=0)] | Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = Field(
+        1, description="vllm: URLs of running servers, or how many the run starts; 0 samples in the run's own process."
+    )
+    python: str = Field(".venv-vllm/bin/python", description="vllm: interpreter of the servers that the run starts.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="vllm: number format.")
+    tensor_parallel: PositiveInt = Field(1, description="vllm: GPUs of one server.")
+    gpu_memory: Annotated[Float, Field(gt=0, le=1)] = Field(0.9, description="vllm: share of a GPU's memory to use.")
+    timeout: Positive = Field(1800.0, description="vllm: seconds after which a request is given up and asked again.")
+    patience: Positive = Field(120.0, description="vllm: seconds to wait for a server where none answers.")
 
     @model_validator(mode="after")
     def _neutral(self) -> EngineParams:

@@ -21,7 +21,7 @@ class MissingExtraError(UserError):
     """A feature whose optional packages are not installed.
 
     Args:
-        feature: What the user asked for, e.g. ``"engine.name: vllm"``.
+        feature: What the user asked for, e.g. ``"update.trainer: deepspeed"``.
         extra: The extra of pyproject.toml that brings it.
     """
 

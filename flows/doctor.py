@@ -10,11 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from components.config import EngineParams
+
 CORE = ("torch", "transformers", "prefect", "mlflow", "dvc", "pandas", "pyarrow")
 EXTRAS = {
     "math": ("math-verify", "mathematical problems (environment.name: math)"),
     "hub": ("datasets", "data files from the Hugging Face hub (environment.files: hub:owner/name:split)"),
-    "vllm": ("vllm", "sampling on GPUs (engine.name: vllm)"),
     "deepspeed": ("deepspeed", "training on several GPUs (update.trainer: deepspeed)"),
     "bench": ("trl", "comparison with TRL (make bench)"),
     "dev": ("pytest", "tests and checks (make test, make check)"),
@@ -35,10 +36,13 @@ def examine(console: Console) -> bool:
         version = _version(package)
         advice = purpose if version else f"{purpose}; install with: uv pip install -e '.\\[{extra}]' -c constraints.txt"
         table.add_row(package, version or "[yellow]missing[/]", advice)
-    found = _version("bfcl-eval")
-    advice = "" if found else "; install with: make functions"
+    bfcl = _version("bfcl-eval")
+    advice = "" if bfcl else "; install with: make functions"
     purpose = f"function calling (environment.name: functions){advice}"
-    table.add_row("bfcl-eval", found or "[yellow]missing[/]", purpose)
+    table.add_row("bfcl-eval", bfcl or "[yellow]missing[/]", purpose)
+    found = os.access(EngineParams().python, os.X_OK)
+    advice = "" if found else "; install with: make vllm"
+    table.add_row("vllm", "found" if found else "[yellow]missing[/]", f"fast sampling (engine.name: vllm){advice}")
     if "torch" not in missing:
         import torch
 

@@ -29,6 +29,12 @@ MAY_CHANGE = (
     "engine.shards",
     "tracking.mlflow",
     "tracking.experiment",
+    "engine.servers",
+    "engine.python",
+    "engine.tensor_parallel",
+    "engine.gpu_memory",
+    "engine.timeout",
+    "engine.patience",
 )
 
 
@@ -151,14 +157,14 @@ def _check_available(params: Params) -> None:
         raise UserError("search needs environment.corpus (a file) or environment.retriever (a server's URL), not both")
     if corpus is not None and not Path(corpus).is_file():
         raise UserError(f"environment.corpus={corpus!r}: no such file")
-    for key, name, built_in in (
-        ("engine.name", params.engine.name, "transformers"),
-        ("update.trainer", params.update.trainer, "torch"),
-    ):
-        if name != built_in:
-            if find_spec(name) is None:
-                raise MissingExtraError(f"{key}: {name}", name)
-            raise UserError(f"{key}={name!r} is not available in this version; use {built_in!r}")
+    if params.engine.name == "vllm":
+        from components.policy.engine_vllm import check
+
+        check(params)
+    if (name := params.update.trainer) != "torch":
+        if find_spec(name) is None:
+            raise MissingExtraError(f"update.trainer: {name}", name)
+        raise UserError(f"update.trainer={name!r} is not available in this version; use 'torch'")
 
 
 @contextmanager

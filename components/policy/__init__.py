@@ -24,13 +24,23 @@ def _transformers(settings: EngineParams) -> Engine:
     return TransformersEngine(settings)
 
 
+def _vllm(settings: EngineParams) -> Engine:
+    if settings.servers == 0:
+        from components.policy.engine_vllm_colocated import ColocatedVllmEngine
+
+        return ColocatedVllmEngine(settings)
+    from components.policy.engine_vllm import VllmEngine
+
+    return VllmEngine(settings)
+
+
 def _torch(params: Params) -> Trainer:
     from components.policy.trainer_torch import TorchTrainer
 
     return TorchTrainer(params.update, params.engine.temperature)
 
 
-ENGINES: dict[str, Callable[[EngineParams], Engine]] = {"transformers": _transformers}
+ENGINES: dict[str, Callable[[EngineParams], Engine]] = {"transformers": _transformers, "vllm": _vllm}
 TRAINERS: dict[str, Callable[[Params], Trainer]] = {"torch": _torch}
 
 

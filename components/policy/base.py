@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from components.tree.forest import Forest
 
@@ -17,11 +17,13 @@ class Request:
         token_ids: The exact history.
         seed: Decides what is sampled, together with the history and the weights; independent of the batch.
         max_tokens: Tokens after which the turn is cut.
+        tree: Its tree. Requests of one tree share prefixes, so an engine of several servers keeps them together.
     """
 
     token_ids: list[int]
     seed: int
     max_tokens: int
+    tree: int = 0
 
 
 @dataclass
@@ -51,6 +53,14 @@ class Engine(Protocol):
 
     def generate(self, requests: list[Request]) -> list[Completion]:
         """One completion per request, in their order."""
+
+
+@runtime_checkable
+class AsyncEngine(Engine, Protocol):
+    """An engine that samples many single requests at once: no rollout waits for another one's turn."""
+
+    async def sample(self, request: Request) -> Completion:
+        """One completion; called in the event loop of `components.policy.loop`, for many requests at once."""
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from components.config import EngineParams
 from components.environments import Environment, Prompt
-from components.policy.base import Completion, Engine, Request
+from components.policy import loop
+from components.policy.base import AsyncEngine, Completion, Engine, Request
 from components.policy.renderer import Renderer
 from components.tree.schema import Node, Origin, Status, StopReason
+from components.workers.pool import PerProcess
+
+TOOLS = 64  # environment steps at the same time, in threads
+_tools = PerProcess(lambda: ThreadPoolExecutor(TOOLS, "environment"))
 
 
 @dataclass
@@ -76,8 +84,11 @@ class Sampler:
             The new nodes, rollout by rollout, parents before children; terminal ones without a reward yet.
         """
         chains: list[list[Node]] = [[] for _ in starts]
-        for begin in range(0, len(starts), self.engine.batch_size):
-            self._sample_batch(starts[begin : begin + self.engine.batch_size], chains[begin:], progress)
+        if isinstance(self.engine, AsyncEngine):
+            loop.run(loop.all_of(map(partial(self._sample_one, self.engine, progress), starts, chains)))
+        else:
+            for begin in range(0, len(starts), self.engine.batch_size):
+                self._sample_batch(starts[begin : begin + self.engine.batch_size], chains[begin:], progress)
         nodes: list[Node] = []
         for chain, start in zip(chains, starts, strict=True):
             parent = start.anchor_id
@@ -92,10 +103,7 @@ class Sampler:
             (start, chain, list(start.token_ids), start.state) for start, chain in zip(starts, chains, strict=False)
         ]
         while live:
-            requests = [
-                Request(ids, derive_seed(start.seed, start.turn + len(chain)), self._limit(ids))
-                for start, chain, ids, _ in live
-            ]
+            requests = [self._request(start, len(chain), ids) for start, chain, ids, _ in live]
             going = []
             for request, completion, (start, chain, ids, state) in zip(
                 requests, self.engine.generate(requests), live, strict=True
@@ -107,8 +115,22 @@ class Sampler:
             progress(len(live) - len(going))
             live = going
 
-    def _limit(self, ids: list[int]) -> int:
-        return max(0, min(self.settings.max_turn_tokens, self.settings.max_tokens - len(ids)))
+    async def _sample_one(
+        self, engine: AsyncEngine, progress: Callable[[int], None], start: Start, chain: list[Node]
+    ) -> None:
+        """One rollout, turn by turn; its environment works in a thread, so a slow tool delays no other rollout."""
+        ids, state = list(start.token_ids), start.state
+        while not chain or not chain[-1].is_terminal:
+            request = self._request(start, len(chain), ids)
+            turn = partial(self._take_turn, start, len(chain), request, await engine.sample(request), state)
+            node, state = await asyncio.get_running_loop().run_in_executor(_tools.get(), turn)
+            chain.append(node)
+            ids = ids + node.token_ids
+        progress(1)
+
+    def _request(self, start: Start, number: int, ids: list[int]) -> Request:
+        limit = max(0, min(self.settings.max_turn_tokens, self.settings.max_tokens - len(ids)))
+        return Request(ids, derive_seed(start.seed, start.turn + number), limit, start.tree_id)
 
     def _take_turn(
         self, start: Start, number: int, request: Request, completion: Completion, state: Any

@@ -134,7 +134,8 @@ def test_other_parameters_under_the_same_id_are_refused_before_anything_starts(p
         (["train", "--arm", "best"], "arm='best' is not known"),
         (["train", "--run-id", "../elsewhere"], "use up to 100 letters"),
         (["train", "--set", "policy.path=nowhere"], "policy.path='nowhere': no config.json there"),
-        (["train", "--set", "engine.name=vllm"], "uv pip install -e '.[vllm]'"),
+        (["train", "--set", "update.trainer=deepspeed"], "uv pip install -e '.[deepspeed]'"),
+        (["train", "--set", "engine.name=vllm", "--set", "policy.hidden=128"], "set up vLLM with: make vllm"),
         (["train", "--set", "run.runs_dir=/proc/runs"], "/proc/runs"),
         (["evaluate", "nothing"], "no run 'nothing' in runs/"),
         (["up", "--prefect-port", "BUSY"], "is in use"),
@@ -220,7 +221,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(project):
     out = trace(project, "doctor")
     assert out.returncode == 0
     assert "torch" in out.stdout
-    assert "[vllm]" in out.stdout
+    assert "make vllm" in out.stdout
 
 
 def test_help_lists_the_commands():
