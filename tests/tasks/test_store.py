@@ -1,0 +1,320 @@
+"""A run in a store: continued by another machine, whatever became of the first, and by one machine at a time.
+
+A machine is a pair of folders here, for runs and for data; another one's processes are of another `place`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from components.config import RunParams
+from components.errors import UserError
+from components.storage import read_json
+from tasks import lease, store
+from tasks.retain import retain
+from tasks.run import find_run, lock
+from tasks.stage import read_stages
+from tasks.store import Store
+from tasks.summary import finished_iterations
+from tests.tasks.pipeline import fingerprints, new_run, train
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(store, "BACK_OFF_SECONDS", (0.01,))
+    monkeypatch.setattr(store, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.01)
+    yield
+    store._open.clear()
+
+
+@pytest.fixture(scope="module")
+def machine_data(finished, tmp_path_factory):
+    """A machine's data folder, with what the finished run's machine had made."""
+    folder = tmp_path_factory.mktemp("machine") / "data"
+    shutil.copytree(finished.params.run.data_dir, folder)
+    return folder
+
+
+def _begin(params, data, folder, url, stop_after=None):
+    """Runs a machine's part of the run; every upload is done when it returns."""
+    run = new_run(params, data, folder, run={"store": url})
+    with lock(run, url):
+        train(run, stop_after)
+    return run
+
+
+def _url(folder: Path) -> str:
+    return f"file://{folder}/store"
+
+
+def _put_files(monkeypatch) -> list[str]:
+    """Names of the files that are uploaded from now on."""
+    put, names = Store._put, []
+
+    def watched(self, folder, outputs):
+        real = self.fs.put
+        self.fs.put = lambda local, remote: (names.extend(local), real(local, remote))[1]
+        try:
+            return put(self, folder, outputs)
+        finally:
+            del self.fs.put
+
+    monkeypatch.setattr(Store, "_put", watched)
+    return names
+
+
+@pytest.mark.parametrize("stop_after", [3, 15])
+def test_another_machine_continues_bit_for_bit_when_the_first_is_gone(
+    params, machine_data, finished, tmp_path, stop_after, caplog
+):
+    url = _url(tmp_path)
+    run = _begin(params, machine_data, tmp_path / "a", url, stop_after)
+    done = {(k, name): entry["seconds"] for k in (0, 1) for name, entry in read_stages(run.iteration(k)).items()}
+    shutil.rmtree(tmp_path / "a")
+    other = _begin(params, tmp_path / "other-data", tmp_path / "b", url)
+    assert not (tmp_path / "other-data" / "warmup").exists()  # it came from the store
+    after = {(k, name): entry["seconds"] for k in (0, 1) for name, entry in read_stages(other.iteration(k)).items()}
+    assert len(done) == stop_after
+    assert all(after[key] == seconds for key, seconds in done.items())
+    fetched, expected = fingerprints(other), fingerprints(finished)
+    assert {name: expected[name] for name in fetched} == fetched  # what nobody asked for stays in the store
+    everything = find_run(f"{url}/r", tmp_path / "c")
+    for k in (0, 1):
+        for entry in read_stages(everything.iteration(k)).values():
+            assert all(store.is_whole(everything.iteration(k) / name, h) for name, h in entry["outputs"].items())
+    assert fingerprints(everything) == expected
+    assert other.metrics_path.read_bytes() == everything.metrics_path.read_bytes()
+    assert not caplog.records
+
+
+def test_what_the_store_has_is_not_uploaded_again_and_what_it_lacks_is(params, machine_data, tmp_path, monkeypatch):
+    url = _url(tmp_path)
+    run = _begin(params, machine_data, tmp_path / "a", url, 4)
+    names = _put_files(monkeypatch)
+    with lock(run, url):
+        pass
+    assert names == []
+    lost = tmp_path / "store/r/iterations/0000/roots.parquet"
+    (tmp_path / "store/r/iterations/0000/manifest.json").unlink()
+    lost.unlink()
+    with lock(run, url):
+        pass
+    assert {Path(name).name for name in names} == {
+        "roots.parquet", "scored.parquet", "evaluation.json", "generated.parquet"
+    }  # fmt: skip
+    assert lost.exists()
+
+
+def test_retention_drops_in_the_store_as_well(params, machine_data, tmp_path):
+    url = _url(tmp_path)
+    run = new_run(params, machine_data, tmp_path / "a", run={"store": url, "keep_policies": 1})
+    with lock(run, url):
+        train(run)
+        assert run.metrics()[1]["iteration"] == 1
+        run.metrics_path.write_text("".join(
+            json.dumps(line | {"eval/accuracy": None}) + "\n" for line in run.metrics()
+        ))  # no best one, so that only the newest stays  # fmt: skip
+        for k in (0, 1):
+            retain.fn(run.path, k)
+    there = {p.relative_to(tmp_path / "store/r").as_posix() for p in (tmp_path / "store/r").rglob("*")}
+    assert "iterations/0001/policy/model.safetensors" in there
+    assert "iterations/0000/policy/model.safetensors" not in there
+    assert "iterations/0000/forest.parquet" in there
+    assert not any(name.endswith("generated.parquet") for name in there)
+    shutil.rmtree(tmp_path / "a")
+    assert finished_iterations(find_run(f"{url}/r", tmp_path / "b")) == 2
+
+
+def test_damage_in_the_store_is_found_and_made_anew(params, machine_data, finished, tmp_path, caplog):
+    url = _url(tmp_path)
+    _begin(params, machine_data, tmp_path / "a", url, 6)
+    (tmp_path / "store/r/iterations/0000/factual.parquet").write_bytes(b"torn")
+    other = _begin(params, machine_data, tmp_path / "b", url)
+    assert "factual.parquet is damaged" in caplog.text
+    assert fingerprints(other).items() <= fingerprints(finished).items()
+    assert (tmp_path / "store/r/iterations/0000/factual.parquet").read_bytes() != b"torn"
+
+
+def test_a_store_that_is_away_delays_uploads_but_not_the_run(params, machine_data, finished, tmp_path, caplog):
+    url = _url(tmp_path)
+    run = new_run(params, machine_data, tmp_path / "a", run={"store": url})
+    there, aside = tmp_path / "store", tmp_path / "aside"
+    with lock(run, url):
+        train(run, 2)
+        there.rename(aside)
+        there.write_text("in the way")
+        train(run)
+    assert fingerprints(run) == fingerprints(finished)
+    assert "is away" in caplog.text
+    assert "to push it, continue the run here" in caplog.text
+    with (
+        pytest.raises(UserError, match=r"run\.store: cannot reach file://.*/store/r .*--set run.store=null"),
+        lock(run, url),
+    ):
+        pass
+    there.unlink()
+    aside.rename(there)
+    with lock(run, url):
+        pass
+    assert (there / "r/iterations/0001/policy/model.safetensors").exists()
+
+
+def test_the_store_wins_where_another_machine_went_further(params, machine_data, finished, tmp_path, monkeypatch):
+    url = _url(tmp_path)
+    run = _begin(params, machine_data, tmp_path / "a", url, 3)
+    monkeypatch.setattr(Store, "_sync", lambda self: None)
+    with lock(run, url):
+        train(run, 6)  # nothing of this is uploaded before the machine goes
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "BACK_OFF_SECONDS", (0.01,))
+    other = _begin(params, machine_data, tmp_path / "b", url, 14)
+    again = _begin(params, machine_data, tmp_path / "a", url)
+    assert read_stages(again.iteration(0)) == read_stages(other.iteration(0))
+    assert fingerprints(again).items() <= fingerprints(finished).items()
+
+
+@contextmanager
+def _elsewhere(monkeypatch):
+    """What happens inside happens on another machine."""
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "place", lambda: "elsewhere")
+        yield
+
+
+def test_one_machine_writes_at_a_time(params, machine_data, tmp_path, monkeypatch):
+    url = _url(tmp_path)
+    run = new_run(params, machine_data, tmp_path / "a", run={"store": url})
+    with lock(run, url):
+        with _elsewhere(monkeypatch), pytest.raises(UserError, match=r"run r in file://.* is being written on .*pro"):
+            new_run(params, machine_data, tmp_path / "b", run={"store": url})
+        entry = json.loads((tmp_path / "store/r/.lease").read_text())
+    assert not (tmp_path / "store/r/.lease").exists()
+
+    entry["time"] = time.time() - lease.STALE_SECONDS - 1  # its machine went without a word
+    (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
+    with _elsewhere(monkeypatch):
+        new_run(params, machine_data, tmp_path / "b", run={"store": url})
+
+
+def test_a_machine_that_lost_its_lease_stops(params, machine_data, tmp_path):
+    url = _url(tmp_path)
+    run = new_run(params, machine_data, tmp_path / "a", run={"store": url})
+    lines = pytest.raises(UserError, match=r"taken over by far-away \(process 7\); this process stops")
+    with lines, lock(run, url):
+        entry = json.loads((tmp_path / "store/r/.lease").read_text())
+        entry |= {"token": "another", "host": "far-away", "pid": 7}
+        (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
+        store.store_of(run.path).notify()
+        store.store_of(run.path)._thread.join(10)
+        before = sorted((tmp_path / "store/r").rglob("*"))
+        train(run)
+    assert sorted((tmp_path / "store/r").rglob("*")) == before
+    assert json.loads((tmp_path / "store/r/.lease").read_text())["token"] == "another"
+
+
+def test_a_lease_is_renewed_while_it_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    fs, path = fsspec.filesystem("file"), str(tmp_path / "lease")
+    held = lease.Lease(fs, path, "run r")
+    held.acquire()
+    first = read_json(Path(path))["time"]
+    deadline = time.monotonic() + 10
+    while read_json(Path(path))["time"] == first and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert read_json(Path(path))["time"] > first
+    held.release()
+    assert not Path(path).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("runs", "is no URL"),
+        ("s3://key:secret@host/bucket", "credentials"),
+        ("s3://bucket/runs?secret=1", "credentials"),
+    ],
+)
+def test_store_must_be_a_url_without_credentials(url, reason):
+    with pytest.raises(ValueError, match=reason):
+        RunParams(store=url)
+
+
+def test_unknown_kind_of_store_is_one_line(params, machine_data, tmp_path):
+    with pytest.raises(UserError, match=r"run\.store='nowhere://x'.*nowhere"):
+        new_run(params, machine_data, tmp_path, run={"store": "nowhere://x"})
+
+
+def test_no_run_there_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"no run in file://"):
+        find_run(f"{_url(tmp_path)}/r", tmp_path / "runs")
+
+
+KILLED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from tasks.run import Run, lock
+from tests.tasks.pipeline import train
+run = Run(Path(sys.argv[1]))
+with lock(run, sys.argv[2]):
+    train(run, 9)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A bucket on a server that speaks S3, on loopback."""
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    pytest.importorskip("s3fs")
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hush-hush",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    fsspec.filesystem("s3").mkdir("bucket")
+    yield "s3://bucket/some/runs"
+    fsspec.filesystem("s3").clear_instance_cache()
+    server.stop()
+
+
+def test_run_killed_between_machines_on_s3(params, machine_data, finished, tmp_path, s3, caplog):
+    run = new_run(params, machine_data, tmp_path / "a", run={"store": s3})
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", KILLED, str(run.path), s3]
+    killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert fsspec.filesystem("s3").exists("bucket/some/runs/r/.lease")  # nobody was left to give it back
+    shutil.rmtree(tmp_path / "a")
+    other = _begin(params, tmp_path / "other-data", tmp_path / "b", s3)
+    assert fingerprints(other).items() <= fingerprints(finished).items()
+    assert not fsspec.filesystem("s3").exists("bucket/some/runs/r/.lease")
+    read = find_run(f"{s3}/r", tmp_path / "c")
+    assert finished_iterations(read) == 2
+    assert (read.iteration(1) / "policy" / "model.safetensors").exists()
+    assert "hush-hush" not in caplog.text + (other.path / "params.yaml").read_text()
+
+
+def test_s3_grants_one_lease(s3):
+    fs = fsspec.filesystem("s3")
+    one, two = (lease.Lease(fs, "bucket/lease", "run r") for _ in range(2))
+    assert one._create()
+    assert not two._create()
+
+
+def test_missing_bucket_is_one_line(params, machine_data, tmp_path, s3):
+    with pytest.raises(UserError, match=r"run\.store: cannot reach s3://nowhere/r"):
+        new_run(params, machine_data, tmp_path, run={"store": "s3://nowhere"})
