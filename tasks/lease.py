@@ -27,6 +27,8 @@ BEAT_SECONDS = 30.0
 STALE_SECONDS = 180.0
 SETTLE_SECONDS = 0.5  # for two that take over the same stale lease
 
+_held: set[str] = set()  # tokens of this process
+
 
 class Lease:
     """Holds a lease from `acquire` to `release`.
@@ -63,6 +65,7 @@ class Lease:
         if stale:
             time.sleep(SETTLE_SECONDS)
         self.check()
+        _held.add(self.token)
         self._thread.start()
 
     def check(self) -> None:
@@ -74,6 +77,7 @@ class Lease:
 
     def release(self) -> None:
         self._done.set()
+        _held.discard(self.token)
         if self._thread.is_alive():
             self._thread.join()
         with suppress(Exception):  # a store that is away: the lease grows stale by itself
@@ -124,6 +128,8 @@ def place() -> str:
 
 def _is_alive(other: dict[str, Any]) -> bool:
     if other["place"] == place():
+        if other["pid"] == os.getpid():
+            return other["token"] in _held  # else the store was away when it was given back
         try:
             return bool(abs(psutil.Process(other["pid"]).create_time() - other["created"]) < 2.0)
         except psutil.NoSuchProcess:

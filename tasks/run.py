@@ -28,6 +28,8 @@ MAY_CHANGE = (
     "run.runs_dir",
     "run.data_dir",
     "run.store",
+    "run.cluster",
+    "run.cluster_steps",
     "tracking.mlflow",
     "tracking.experiment",
 )

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -33,7 +33,7 @@ logger = logging.getLogger("trace")
 BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 4.0)
 AGAIN_SECONDS = 30.0  # between attempts while the store is away
 RUN_FILES = ("params.yaml", "manifest.json", "metrics.jsonl", "summary.json")
-SMALL = re.compile(r"iterations/\d+/(manifest|metrics)\.json|" + "|".join(re.escape(name) for name in RUN_FILES))
+SMALL = re.compile(r"iterations/.+/(manifest|metrics)\.json|" + "|".join(re.escape(name) for name in RUN_FILES))
 
 _open: dict[Path, Store] = {}
 
@@ -108,7 +108,7 @@ class Store:
         self.lease = Lease(self.fs, f"{self.root}/.lease", f"run {path.name} in {url.rpartition('/')[0]}")
         self._names: set[str] = set()  # what lies there
         self._hashes: dict[str, str] = {}  # content hashes of the outputs and files there
-        self._stages: dict[str, Any] = {}  # manifests there, by iteration
+        self._stages: dict[str, Any] = {}  # manifests there, by name
         self._settled: set[str] = set()  # iterations that change no more
         self._drops: set[str] = set()
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -170,13 +170,13 @@ class Store:
             if name == "manifest.json":
                 self._hashes |= json.loads(content).get("outputs", {})
             elif name.endswith("/manifest.json"):
-                self._stages[mine.parent.name] = _stages(content)
-                outputs = _outputs(self._stages[mine.parent.name])
-                self._hashes |= {f"iterations/{mine.parent.name}/{relative}": h for relative, h in outputs.items()}
+                self._stages[name] = _stages(content)
+                folder = name.rpartition("/")[0]
+                self._hashes |= {f"{folder}/{relative}": h for relative, h in _outputs(self._stages[name]).items()}
         if newer:
-            for folder in (self.path / "iterations").glob("[0-9]*"):
-                if not self._has(f"iterations/{folder.name}/manifest.json"):
-                    (folder / "manifest.json").unlink(missing_ok=True)
+            for manifest in list(self.path.glob("iterations/**/manifest.json")):
+                if manifest.relative_to(self.path).as_posix() not in self._names:
+                    manifest.unlink()
         return True
 
     def fetch(self, path: Path, expected: str) -> bool:
@@ -195,6 +195,7 @@ class Store:
                     raise _DamagedError
         except _DamagedError:
             logger.warning("%s/%s is damaged", self.url, name)
+            self._hashes.pop(name, None)
             return False
         return True
 
@@ -227,16 +228,14 @@ class Store:
             self._put(self.path, read_json(self.path / "manifest.json").get("outputs", {}))
         folders = sorted((self.path / "iterations").glob("[0-9]*"))
         for folder in folders:
-            if folder.name not in self._settled and (folder / "manifest.json").exists():
-                content = (folder / "manifest.json").read_bytes()
-                stages = _stages(content)
-                if stages != self._stages.get(folder.name, {}):
-                    if not self._put(folder, _outputs(stages)):
-                        continue  # a stage is making one of them anew: its end tells again
-                    self._write(f"iterations/{folder.name}/manifest.json", content)
-                    self._stages[folder.name] = stages
-                if "record" in stages and folder != folders[-1]:
-                    self._settled.add(folder.name)
+            if folder.name in self._settled:
+                continue
+            recorded = False
+            for manifest in sorted(folder.rglob("manifest.json"), reverse=True):  # an iteration's own after its parts'
+                with suppress(FileNotFoundError):  # a part dropped meanwhile
+                    recorded = "record" in self._sync_stages(manifest)
+            if recorded and folder != folders[-1]:
+                self._settled.add(folder.name)
         for name in RUN_FILES:
             if (self.path / name).exists():
                 content = (self.path / name).read_bytes()
@@ -246,6 +245,16 @@ class Store:
         for name in list(self._drops):
             self._remove(name)
             self._drops.discard(name)
+
+    def _sync_stages(self, manifest: Path) -> dict[str, Any]:
+        """Uploads what a manifest names, and it; returns what the store then has of it."""
+        name, content = manifest.relative_to(self.path).as_posix(), manifest.read_bytes()
+        stages = _stages(content)
+        # Where a stage is making an output anew, its end tells again.
+        if stages != self._stages.get(name, {}) and self._put(manifest.parent, _outputs(stages)):
+            self._write(name, content)
+            self._stages[name] = stages
+        return dict(self._stages.get(name, {}))
 
     def _put(self, folder: Path, outputs: dict[str, str]) -> bool:
         """Uploads outputs that are not there with the same hash; returns whether all stayed as they were meanwhile."""

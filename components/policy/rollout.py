@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from components.config import EngineParams
 from components.environments import Environment, Prompt
 from components.policy.base import Completion, Engine, Request
 from components.policy.renderer import Renderer
 from components.tree.schema import Node, Origin, Status, StopReason
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -89,16 +93,27 @@ class Sampler:
                 Request(ids, derive_seed(start.seed, start.turn + len(chain)), self._limit(ids))
                 for start, chain, ids, _ in live
             ]
+            turns = [
+                partial(self._take_turn, start, len(chain), request, completion, state)
+                for request, completion, (start, chain, _, state) in zip(
+                    requests, self.engine.generate(requests), live, strict=True
+                )
+            ]
             going = []
-            for request, completion, (start, chain, ids, state) in zip(
-                requests, self.engine.generate(requests), live, strict=True
-            ):
-                node, state = self._take_turn(start, len(chain), request, completion, state)
+            for (node, state), (start, chain, ids, _) in zip(self._at_once(turns), live, strict=True):
                 chain.append(node)
                 if not node.is_terminal:
                     going.append((start, chain, ids + node.token_ids, state))
             progress(len(live) - len(going))
             live = going
+
+    def _at_once(self, turns: Sequence[Callable[[], T]]) -> list[T]:
+        """What the turns return, in order; as many at a time as the environment can take (its attribute `parallel`)."""
+        parallel = getattr(self.environment, "parallel", 1)
+        if parallel == 1:
+            return [turn() for turn in turns]
+        with ThreadPoolExecutor(parallel) as threads:
+            return [done.result() for done in [threads.submit(turn) for turn in turns]]
 
     def _limit(self, ids: list[int]) -> int:
         return max(0, min(self.settings.max_turn_tokens, self.settings.max_tokens - len(ids)))

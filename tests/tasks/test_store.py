@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 import fsspec
 import pytest
@@ -274,10 +275,11 @@ with lock(run, sys.argv[2]):
 
 
 @pytest.fixture
-def s3(monkeypatch):
+def s3(monkeypatch, caplog):
     """A bucket on a server that speaks S3, on loopback."""
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     pytest.importorskip("s3fs")
+    caplog.set_level("WARNING", "werkzeug")
     server.start()
     host, port = server.get_host_and_port()
     for name, value in {
@@ -285,8 +287,9 @@ def s3(monkeypatch):
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    fsspec.filesystem("s3").mkdir("bucket")
-    yield "s3://bucket/some/runs"
+    with suppress(FileExistsError):  # the server's memory is the process's
+        fsspec.filesystem("s3").mkdir("bucket")
+    yield f"s3://bucket/{uuid4().hex}/runs"
     fsspec.filesystem("s3").clear_instance_cache()
     server.stop()
 
@@ -297,11 +300,11 @@ def test_run_killed_between_machines_on_s3(params, machine_data, finished, tmp_p
     command = [sys.executable, "-c", KILLED, str(run.path), s3]
     killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=120)
     assert killed.returncode == -signal.SIGKILL
-    assert fsspec.filesystem("s3").exists("bucket/some/runs/r/.lease")  # nobody was left to give it back
+    assert fsspec.filesystem("s3").exists(f"{s3}/r/.lease")  # nobody was left to give it back
     shutil.rmtree(tmp_path / "a")
     other = _begin(params, tmp_path / "other-data", tmp_path / "b", s3)
     assert fingerprints(other).items() <= fingerprints(finished).items()
-    assert not fsspec.filesystem("s3").exists("bucket/some/runs/r/.lease")
+    assert not fsspec.filesystem("s3").exists(f"{s3}/r/.lease")
     read = find_run(f"{s3}/r", tmp_path / "c")
     assert finished_iterations(read) == 2
     assert (read.iteration(1) / "policy" / "model.safetensors").exists()
@@ -310,7 +313,7 @@ def test_run_killed_between_machines_on_s3(params, machine_data, finished, tmp_p
 
 def test_s3_grants_one_lease(s3):
     fs = fsspec.filesystem("s3")
-    one, two = (lease.Lease(fs, "bucket/lease", "run r") for _ in range(2))
+    one, two = (lease.Lease(fs, f"{s3}/lease", "run r") for _ in range(2))
     assert one._create()
     assert not two._create()
 
