@@ -30,6 +30,10 @@ SETTLE_SECONDS = 0.5  # for two that take over the same stale lease
 _held: set[str] = set()  # tokens of this process
 
 
+class LostError(UserError):
+    """The lease is another's by now."""
+
+
 class Lease:
     """Holds a lease from `acquire` to `release`.
 
@@ -69,11 +73,11 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises a UserError if the lease is no longer this process's."""
+        """Raises a LostError if the lease is no longer this process's."""
         other = self._read()
         if other is None or other["token"] != self.token:
             by = f"taken over by {other['host']} (process {other['pid']})" if other else "ended"
-            raise UserError(f"{self.what} was {by}; this process stops, so that two do not write it")
+            raise LostError(f"{self.what} was {by}; this process stops, so that two do not write it")
 
     def release(self) -> None:
         self._done.set()
@@ -89,7 +93,7 @@ class Lease:
             try:
                 self.check()
                 self.fs.pipe_file(self.path, self._payload())
-            except UserError:
+            except LostError:
                 return  # the next push tells
             except Exception:  # every store has kinds of its own; it is away for now
                 continue

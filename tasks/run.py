@@ -19,7 +19,8 @@ import yaml
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
 from components.storage import read_json, sweep, write_json, write_text
-from tasks.store import bring, file_system, hold
+from tasks.objects import file_system
+from tasks.store import bring, hold
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
 MAY_CHANGE = (

@@ -15,25 +15,25 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from components.errors import MissingExtraError, UserError
+from components.errors import UserError
 from components.storage import atomic_path, content_hash, read_json
-from tasks.lease import Lease
+from tasks.lease import Lease, LostError
+from tasks.objects import Objects, one_line, patiently
 
 T = TypeVar("T")
 logger = logging.getLogger("trace")
 
-BACK_OFF_SECONDS = (0.5, 1.0, 2.0, 4.0)
 AGAIN_SECONDS = 30.0  # between attempts while the store is away
 RUN_FILES = ("params.yaml", "manifest.json", "metrics.jsonl", "summary.json")
-SMALL = re.compile(r"iterations/.+/(manifest|metrics)\.json|" + "|".join(re.escape(name) for name in RUN_FILES))
+SMALL = re.compile(
+    r"\.writer|iterations/.+/(manifest|metrics)\.json|" + "|".join(re.escape(name) for name in RUN_FILES)
+)
 
 _open: dict[Path, Store] = {}
 
@@ -104,9 +104,8 @@ class Store:
 
     def __init__(self, url: str, path: Path) -> None:
         self.url, self.path = url.rstrip("/"), path
-        self.fs, self.root = file_system(self.url)
-        self.lease = Lease(self.fs, f"{self.root}/.lease", f"run {path.name} in {url.rpartition('/')[0]}")
-        self._names: set[str] = set()  # what lies there
+        self.objects = Objects(self.url)
+        self.lease = Lease(self.objects.fs, self.objects.at(".lease"), f"run {path.name} in {url.rpartition('/')[0]}")
         self._hashes: dict[str, str] = {}  # content hashes of the outputs and files there
         self._stages: dict[str, Any] = {}  # manifests there, by name
         self._settled: set[str] = set()  # iterations that change no more
@@ -121,7 +120,7 @@ class Store:
         self._reach(self.lease.acquire)
         try:
             self.pull()
-            self._reach(lambda: self._write(".writer", self.lease.token.encode()))
+            self._reach(lambda: self.objects.write(".writer", self.lease.token.encode()))
         except BaseException:
             self.lease.release()
             raise
@@ -154,15 +153,14 @@ class Store:
         The store's win where the last to write there was another folder than this one; what this one had not uploaded
         by then is made anew.
         """
-        self._names = {name[len(self.root) + 1 :] for name in self._reach(lambda: self._find(self.root))}
-        if "manifest.json" not in self._names:
+        self._reach(self.objects.look)
+        if "manifest.json" not in self.objects.names:
             return False
-        writer = self._reach(lambda: self.fs.cat_file(self._at(".writer"))).decode() if self._has(".writer") else ""
+        contents = self._reach(lambda: self.objects.read([n for n in self.objects.names if SMALL.fullmatch(n)]))
+        writer = contents.pop(".writer", b"").decode()
         newer = not (self._own.is_file() and self._own.read_text() == writer)
-        names = [name for name in self._names if SMALL.fullmatch(name)]
-        contents = self._reach(lambda: self.fs.cat([self._at(name) for name in names]))
-        for name in names:
-            content, mine = contents[self._at(name)], self.path / name
+        for name, content in contents.items():
+            mine = self.path / name
             if not mine.exists() or (newer and mine.read_bytes() != content):
                 with atomic_path(mine) as temporary:
                     temporary.write_bytes(content)
@@ -175,22 +173,18 @@ class Store:
                 self._hashes |= {f"{folder}/{relative}": h for relative, h in _outputs(self._stages[name]).items()}
         if newer:
             for manifest in list(self.path.glob("iterations/**/manifest.json")):
-                if manifest.relative_to(self.path).as_posix() not in self._names:
+                if manifest.relative_to(self.path).as_posix() not in self.objects.names:
                     manifest.unlink()
         return True
 
     def fetch(self, path: Path, expected: str) -> bool:
         """Brings a file or folder of the run; returns whether the store has it with the expected content hash."""
         name = path.relative_to(self.path).as_posix()
-        below = [one for one in list(self._names) if one == name or one.startswith(f"{name}/")]
-        if not below:
+        if not self.objects.below(name):
             return False
         try:
             with atomic_path(path) as temporary:
-                local = [temporary / one[len(name) + 1 :] if one != name else temporary for one in below]
-                for file in local:
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                self._reach(lambda: self.fs.get([self._at(one) for one in below], [str(file) for file in local]))
+                self._reach(lambda: self.objects.get(name, temporary))
                 if content_hash(temporary) != expected:
                     raise _DamagedError
         except _DamagedError:
@@ -211,19 +205,19 @@ class Store:
             try:
                 self._sync()
                 self._failure = None
-            except UserError as error:  # the lease is lost
+            except LostError as error:
                 self._lost = self._failure = str(error)
                 return
             except Exception as error:  # whatever a store raises: the run goes on
                 if self._failure is None:
-                    logger.warning("%s is away (%s); the run goes on, uploads follow", self.url, _line(error))
-                self._failure = _line(error)
+                    logger.warning("%s is away (%s); the run goes on, uploads follow", self.url, one_line(error))
+                self._failure = one_line(error)
             if closing:
                 return
 
     def _sync(self) -> None:
         """Uploads what the store lacks: outputs before the manifests that name them, then deletes."""
-        _patiently(self.lease.check)
+        patiently(self.lease.check)
         if (self.path / "manifest.json").exists():
             self._put(self.path, read_json(self.path / "manifest.json").get("outputs", {}))
         folders = sorted((self.path / "iterations").glob("[0-9]*"))
@@ -240,10 +234,10 @@ class Store:
             if (self.path / name).exists():
                 content = (self.path / name).read_bytes()
                 if self._hashes.get(name) != sha256(content).hexdigest():
-                    self._write(name, content)
+                    self.objects.write(name, content)
                     self._hashes[name] = sha256(content).hexdigest()
         for name in list(self._drops):
-            self._remove(name)
+            self.objects.remove(name)
             self._drops.discard(name)
 
     def _sync_stages(self, manifest: Path) -> dict[str, Any]:
@@ -252,7 +246,7 @@ class Store:
         stages = _stages(content)
         # Where a stage is making an output anew, its end tells again.
         if stages != self._stages.get(name, {}) and self._put(manifest.parent, _outputs(stages)):
-            self._write(name, content)
+            self.objects.write(name, content)
             self._stages[name] = stages
         return dict(self._stages.get(name, {}))
 
@@ -260,16 +254,15 @@ class Store:
         """Uploads outputs that are not there with the same hash; returns whether all stayed as they were meanwhile."""
         for relative, expected in outputs.items():
             path, name = folder / relative, (folder / relative).relative_to(self.path).as_posix()
-            if (self._has(name) and self._hashes.get(name) == expected) or not path.exists():
+            if (self.objects.below(name) and self._hashes.get(name) == expected) or not path.exists():
                 continue  # or dropped here: what came after it is there, or on its way
             files = [f for f in path.rglob("*") if f.is_file() and f.name[0] != "."] if path.is_dir() else [path]
             try:
                 if content_hash(path) != expected:
                     return False
-                if self._has(name):
-                    self._remove(name)
-                targets = [file.relative_to(self.path).as_posix() for file in files]
-                _patiently(partial(self.fs.put, [str(file) for file in files], [self._at(one) for one in targets]))
+                if self.objects.below(name):
+                    self.objects.remove(name)
+                self.objects.put({file.relative_to(self.path).as_posix(): file for file in files})
                 if content_hash(path) != expected:
                     return False
             except FileNotFoundError:  # dropped meanwhile
@@ -277,38 +270,8 @@ class Store:
                     raise
                 self._drops.add(name)
                 continue
-            self._names.update(targets)
             self._hashes[name] = expected
         return True
-
-    def _write(self, name: str, content: bytes) -> None:
-        def write() -> None:
-            if "file" in self.fs.protocol:  # objects appear whole, files need help
-                with atomic_path(Path(self._at(name))) as temporary:
-                    temporary.write_bytes(content)
-            else:
-                self.fs.pipe_file(self._at(name), content)
-
-        _patiently(write)
-        self._names.add(name)
-
-    def _remove(self, name: str) -> None:
-        def remove() -> None:
-            if found := self._find(self._at(name)):
-                self.fs.rm(found)
-
-        _patiently(remove)
-        self._names = {one for one in list(self._names) if one != name and not one.startswith(f"{name}/")}
-
-    def _find(self, path: str) -> list[str]:
-        self.fs.invalidate_cache()
-        return list(self.fs.find(path))
-
-    def _has(self, name: str) -> bool:
-        return name in self._names or any(one.startswith(f"{name}/") for one in list(self._names))
-
-    def _at(self, name: str) -> str:
-        return f"{self.root}/{name}"
 
     @property
     def _own(self) -> Path:
@@ -317,47 +280,16 @@ class Store:
 
     def _reach(self, work: Callable[[], T]) -> T:
         try:
-            return _patiently(work)
+            return patiently(work)
         except UserError:
             raise
         except Exception as error:  # every store has kinds of its own
             advice = "mend it, or go on with what is on this machine: --set run.store=null"
-            raise UserError(f"run.store: cannot reach {self.url} ({_line(error)}); {advice}") from error
+            raise UserError(f"run.store: cannot reach {self.url} ({one_line(error)}); {advice}") from error
 
 
 class _DamagedError(Exception):
     pass
-
-
-def file_system(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it.
-
-    Raises:
-        UserError: if there is no such kind of store, or its package is not installed.
-    """
-    import fsspec
-
-    local = {"auto_mkdir": True} if url.startswith(("file:", "local:")) else {}
-    try:
-        fs, root = fsspec.url_to_fs(url, **local)
-    except ImportError as error:
-        if url.startswith(("s3:", "s3a:")):
-            raise MissingExtraError(f"run.store: {url}", "s3") from error
-        raise UserError(f"run.store={url!r}: {_line(error)}") from error
-    except ValueError as error:
-        raise UserError(f"run.store={url!r}: {_line(error)}") from error
-    return fs, root.rstrip("/")
-
-
-def _patiently(work: Callable[[], T]) -> T:
-    for seconds in BACK_OFF_SECONDS:
-        try:
-            return work()
-        except (UserError, FileNotFoundError, PermissionError):
-            raise
-        except Exception:  # every store has kinds of its own
-            time.sleep(seconds)
-    return work()
 
 
 def _stages(content: bytes) -> dict[str, Any]:
@@ -372,8 +304,3 @@ def _stages(content: bytes) -> dict[str, Any]:
 
 def _outputs(stages: dict[str, Any]) -> dict[str, str]:
     return {relative: value for entry in stages.values() for relative, value in entry["outputs"].items()}
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -54,7 +54,8 @@ def settle(client: Any, futures: list[Any]) -> None:
 
     while any(not future.done() for future in futures):
         try:
-            wait(futures, timeout=LOOK_SECONDS)
+            with client.as_current():
+                wait(futures, timeout=LOOK_SECONDS)
         except TimeoutError:
             if not client.nthreads():
                 client.cancel(futures)

@@ -22,7 +22,8 @@ import pytest
 from components.config import RunParams
 from components.errors import UserError
 from components.storage import read_json
-from tasks import lease, store
+from tasks import lease, objects, store
+from tasks.objects import Objects
 from tasks.retain import retain
 from tasks.run import find_run, lock
 from tasks.stage import read_stages
@@ -33,7 +34,7 @@ from tests.tasks.pipeline import fingerprints, new_run, train
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
-    monkeypatch.setattr(store, "BACK_OFF_SECONDS", (0.01,))
+    monkeypatch.setattr(objects, "BACK_OFF_SECONDS", (0.01,))
     monkeypatch.setattr(store, "AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.01)
     yield
@@ -62,17 +63,8 @@ def _url(folder: Path) -> str:
 
 def _put_files(monkeypatch) -> list[str]:
     """Names of the files that are uploaded from now on."""
-    put, names = Store._put, []
-
-    def watched(self, folder, outputs):
-        real = self.fs.put
-        self.fs.put = lambda local, remote: (names.extend(local), real(local, remote))[1]
-        try:
-            return put(self, folder, outputs)
-        finally:
-            del self.fs.put
-
-    monkeypatch.setattr(Store, "_put", watched)
+    put, names = Objects.put, []
+    monkeypatch.setattr(Objects, "put", lambda self, files: (names.extend(files), put(self, files))[1])
     return names
 
 
@@ -179,7 +171,7 @@ def test_the_store_wins_where_another_machine_went_further(params, machine_data,
     with lock(run, url):
         train(run, 6)  # nothing of this is uploaded before the machine goes
     monkeypatch.undo()
-    monkeypatch.setattr(store, "BACK_OFF_SECONDS", (0.01,))
+    monkeypatch.setattr(objects, "BACK_OFF_SECONDS", (0.01,))
     other = _begin(params, machine_data, tmp_path / "b", url, 14)
     again = _begin(params, machine_data, tmp_path / "a", url)
     assert read_stages(again.iteration(0)) == read_stages(other.iteration(0))
