@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,12 +12,9 @@ from prefect.context import FlowRunContext
 
 from components.config import EnvironmentParams, Params
 from components.environments import Prompt
-from components.errors import UserError
 from components.tree.schema import Status
 from components.verifiers import Outcome, make_verifier, verify_all
 from components.workers.cluster import connect, settle
-
-logger = logging.getLogger("trace")
 
 CHUNK = 32  # rollouts judged by one task
 
@@ -28,10 +24,10 @@ Cases = Sequence[tuple[Prompt, str | None]]
 def judge(params: Params, cases: Cases) -> list[Outcome]:
     """The outcomes in the order of the cases: `verify_all`, on the cluster of `run.cluster` where there is one.
 
-    A case of which worker after worker dies has the status `error`; what a lost cluster leaves is judged here.
+    A case of which worker after worker dies has the status `error`.
 
     Raises:
-        UserError: if a package is missing, here or on a worker, or the cluster cannot be reached.
+        UserError: if a package is missing, here or on a worker, or the cluster cannot be reached or is lost.
     """
     verifier = make_verifier(params.environment)  # what it lacks is told here
     if params.run.cluster is None or not cases:
@@ -60,19 +56,11 @@ def _spread(params: Params, chunks: Sequence[Cases]) -> list[list[Outcome] | str
     futures = [client.submit(work, params.environment, chunk, pure=False) for chunk in chunks]
     settle(client, futures)
     judged: list[list[Outcome] | str] = []
-    lost = 0
-    for future, chunk in zip(futures, chunks, strict=True):
+    for future in futures:
         try:
             judged.append(future.result())
-        except UserError:
-            raise
         except KilledWorker as error:
             judged.append(str(error))
-        except Exception:  # whatever befell the cluster: nothing of it is a verdict
-            lost += len(chunk)
-            judged.append(verify_chunk.fn(params.environment, chunk))
-    if lost:
-        logger.warning("the cluster %s was lost: %d rollouts were judged here", params.run.cluster, lost)
     return judged
 
 

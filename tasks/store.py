@@ -95,6 +95,7 @@ def bring(url: str, folder: Path) -> Path:
     store = Store(url, path)
     if not store.pull():
         raise UserError(f"no run in {url}")
+    store.mark()
     _open[path] = store
     return path
 
@@ -156,6 +157,10 @@ class Store:
         self._reach(self.objects.look)
         if "manifest.json" not in self.objects.names:
             return False
+        if (self.path / "manifest.json").exists() and not self._own.exists():
+            raise UserError(
+                f"{self.path} and {self.url} are two runs of one name; move one, or choose another --run-id"
+            )
         contents = self._reach(lambda: self.objects.read([n for n in self.objects.names if SMALL.fullmatch(n)]))
         writer = contents.pop(".writer", b"").decode()
         newer = not (self._own.is_file() and self._own.read_text() == writer)
@@ -176,6 +181,11 @@ class Store:
                 if manifest.relative_to(self.path).as_posix() not in self.objects.names:
                     manifest.unlink()
         return True
+
+    def mark(self) -> None:
+        """Says that this machine's folder is a copy, not another run of the same name."""
+        if not self._own.exists():
+            self._own.write_text("a copy to read")
 
     def fetch(self, path: Path, expected: str) -> bool:
         """Brings a file or folder of the run; returns whether the store has it with the expected content hash."""

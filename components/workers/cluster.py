@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 START_SECONDS = 60.0
-LOOK_SECONDS = 30.0  # between looks at whether there are workers left
+LOOK_SECONDS = 30.0  # between looks at whether there are workers
+PATIENCE_SECONDS = 600.0  # without any
 STEPS_PER_THREAD = 2  # on their way at the same time, for each thread of the cluster
 
 
@@ -49,16 +50,29 @@ def connect(address: str) -> Any:
 
 
 def settle(client: Any, futures: list[Any]) -> None:
-    """Waits until all of these are done; cancels them where the cluster has no worker any more."""
+    """Waits until all of these are done.
+
+    Raises:
+        UserError: if the cluster had no worker for `PATIENCE_SECONDS`, or its scheduler is gone.
+    """
     from distributed import wait
 
+    lonely = 0.0
     while any(not future.done() for future in futures):
         try:
             with client.as_current():
                 wait(futures, timeout=LOOK_SECONDS)
         except TimeoutError:
-            if not client.nthreads():
-                client.cancel(futures)
+            lonely = 0.0 if client.nthreads() else lonely + LOOK_SECONDS
+            if lonely >= PATIENCE_SECONDS:
+                raise lost(f"no worker for {lonely:.0f} s") from None
+    if any(future.cancelled() for future in futures):
+        raise lost("its scheduler is gone")
+
+
+def lost(reason: str) -> UserError:
+    advice = "start it again, or go on without it by --set run.cluster=null, and continue the run"
+    return UserError(f"the cluster of run.cluster was lost ({reason}); {advice}")
 
 
 class RemoteSteps:

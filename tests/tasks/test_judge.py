@@ -16,7 +16,7 @@ from components.errors import UserError
 from components.policy import make_sampler
 from components.policy.rollout import Start
 from components.tree.schema import Status
-from components.verifiers import VERIFIERS, verify_all
+from components.verifiers import verify_all
 from components.workers import cluster
 from tasks import judge as judging
 from tasks.judge import judge
@@ -27,13 +27,16 @@ from tests.slow_workers import JUDGED, Slow, SlowSteps
 def address(tmp_path_factory):
     """The scheduler of two workers; a killed one is started anew."""
     distributed = pytest.importorskip("distributed")
-    with pytest.MonkeyPatch.context() as patch:
+    import dask
+
+    with pytest.MonkeyPatch.context() as patch, dask.config.set({"distributed.scheduler.allowed-failures": 1}):
         patch.setenv(JUDGED, str(tmp_path_factory.mktemp("judged") / "lines"))
         with distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, preload=["tests.slow_workers"]
         ) as two:
+            clients = cluster.connect(two.scheduler_address), judging._client(two.scheduler_address)
             yield two.scheduler_address
-            for client in (judging._client(two.scheduler_address), cluster.connect(two.scheduler_address)):
+            for client in clients:
                 client.close()
             judging._client.cache_clear()
             cluster.connect.cache_clear()
@@ -97,21 +100,16 @@ def test_a_case_that_kills_its_workers_has_no_reward_and_spares_its_neighbours(p
     assert _verdicts(outcomes[:3] + outcomes[4:]) == _verdicts(verify_all(Slow(), cases))
 
 
-def test_what_a_lost_cluster_leaves_is_judged_here(params, judged, monkeypatch, caplog):
+def test_a_cluster_that_loses_its_workers_stops_the_run_before_a_verdict(params, monkeypatch):
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.2)
-    monkeypatch.setitem(VERIFIERS, "multihop", lambda settings: Slow())
-    cases = _cases(40)
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, processes=False
-    ) as lonely:
-        client = distributed.Client(lonely, set_as_default=False)
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 0.1)
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as empty:
+        client = distributed.Client(empty, set_as_default=False)
         monkeypatch.setattr(judging, "_client", lambda address: client)
-        client.retire_workers(list(client.nthreads()))
-        outcomes = judge(_on(params, lonely.scheduler_address), cases)
+        with pytest.raises(UserError, match=r"cluster of run\.cluster was lost \(no worker for 0 s\); start it again"):
+            judge(_on(params, empty.scheduler_address), _cases(1))
         client.close()
-    assert _verdicts(outcomes) == _verdicts(verify_all(Slow(), cases))
-    assert "was lost: 40 rollouts were judged here" in caplog.text
 
 
 def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_policy, monkeypatch, tmp_path):
@@ -120,7 +118,8 @@ def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_polic
         make_sampler(_on(params, where, cluster_steps=where is not None, data_dir=str(tmp_path)), random_policy, 0)
         for where in (None, address)
     )
-    assert (getattr(local.environment, "parallel", 1), remote.environment.parallel) == (1, 4)
+    assert getattr(local.environment, "parallel", 1) == 1
+    assert remote.environment.parallel > 1
     import numpy as np
 
     from components.datasets.builtin import BUILTIN
@@ -139,7 +138,7 @@ def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_polic
 
     here = rollouts(local)
     assert repr(rollouts(remote)) == repr(here)
-    assert {Status.OK, Status.ERROR} & {node.status for node in here}
+    assert Status.ERROR in {node.status for node in here}
 
 
 def test_no_scheduler_is_one_line(params, monkeypatch):

@@ -244,6 +244,20 @@ def test_store_must_be_a_url_without_credentials(url, reason):
         RunParams(store=url)
 
 
+def test_two_runs_of_one_name_are_kept_apart(params, machine_data, tmp_path):
+    url = _url(tmp_path)
+    new_run(params, machine_data, tmp_path / "a", run={"store": url, "seed": 1})
+    mine = new_run(params, machine_data, tmp_path / "b")
+    before = (mine.path / "params.yaml").read_bytes()
+    with pytest.raises(UserError, match=r"/b/r and file://.*/store/r are two runs of one name"):
+        find_run(f"{url}/r", tmp_path / "b")
+    with pytest.raises(UserError, match="two runs of one name"):
+        new_run(params, machine_data, tmp_path / "b", run={"store": url})
+    assert (mine.path / "params.yaml").read_bytes() == before
+    copy = find_run(f"{url}/r", tmp_path / "c")  # but what was brought to be read may be continued
+    assert new_run(params, machine_data, tmp_path / "c", run={"store": url, "seed": 1}).path == copy.path
+
+
 def test_unknown_kind_of_store_is_one_line(params, machine_data, tmp_path):
     with pytest.raises(UserError, match=r"run\.store='nowhere://x'.*nowhere"):
         new_run(params, machine_data, tmp_path, run={"store": "nowhere://x"})
