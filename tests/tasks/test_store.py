@@ -21,13 +21,13 @@ import pytest
 
 from components.config import RunParams
 from components.errors import UserError
-from components.storage import read_json
+from components.storage import content_hash, read_json, write_json
 from tasks import lease, objects, store
 from tasks.objects import Objects
 from tasks.retain import retain
 from tasks.run import find_run, lock
 from tasks.stage import read_stages
-from tasks.store import Store
+from tasks.store import Store, hold
 from tasks.summary import finished_iterations
 from tests.tasks.pipeline import fingerprints, new_run, train
 
@@ -61,6 +61,31 @@ def _url(folder: Path) -> str:
     return f"file://{folder}/store"
 
 
+def _stages(path: Path, number: int, *names: str) -> None:
+    """Writes what stages leave behind, and tells the store as they do; `update_policy` writes a folder."""
+    folder = path / "iterations" / f"{number:04d}"
+    for name in names:
+        output = folder / ("policy" if name == "update_policy" else f"{name}.parquet")
+        for file in (output / "a.bin", output / "below" / "b.bin") if name == "update_policy" else (output,):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{name} {number} {file.name}")
+        stages = read_stages(folder)
+        seconds = 1.0 + sum(entry["seconds"] for entry in stages.values())
+        entry = {"inputs": {}, "outputs": {output.name: content_hash(output)}, "seconds": seconds, "metrics": {}}
+        write_json(folder / "manifest.json", stages | {name: entry})
+        if held := store.store_of(path):
+            held.notify()
+
+
+def _folder(tmp_path: Path, machine: str) -> Path:
+    """A run's folder on a machine."""
+    path = tmp_path / machine / "r"
+    path.mkdir(parents=True, exist_ok=True)
+    if not (path / "manifest.json").exists() and machine == "a":
+        write_json(path / "manifest.json", {"run_id": "r"})
+    return path
+
+
 def _put_files(monkeypatch) -> list[str]:
     """Names of the files that are uploaded from now on."""
     put, names = Objects.put, []
@@ -68,18 +93,15 @@ def _put_files(monkeypatch) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("stop_after", [3, 15])
-def test_another_machine_continues_bit_for_bit_when_the_first_is_gone(
-    params, machine_data, finished, tmp_path, stop_after, caplog
-):
+def test_another_machine_continues_bit_for_bit_when_the_first_is_gone(params, machine_data, finished, tmp_path, caplog):
     url = _url(tmp_path)
-    run = _begin(params, machine_data, tmp_path / "a", url, stop_after)
+    run = _begin(params, machine_data, tmp_path / "a", url, stop_after=15)
     done = {(k, name): entry["seconds"] for k in (0, 1) for name, entry in read_stages(run.iteration(k)).items()}
     shutil.rmtree(tmp_path / "a")
     other = _begin(params, tmp_path / "other-data", tmp_path / "b", url)
     assert not (tmp_path / "other-data" / "warmup").exists()  # it came from the store
     after = {(k, name): entry["seconds"] for k in (0, 1) for name, entry in read_stages(other.iteration(k)).items()}
-    assert len(done) == stop_after
+    assert len(done) == 15
     assert all(after[key] == seconds for key, seconds in done.items())
     fetched, expected = fingerprints(other), fingerprints(finished)
     assert {name: expected[name] for name in fetched} == fetched  # what nobody asked for stays in the store
@@ -92,90 +114,107 @@ def test_another_machine_continues_bit_for_bit_when_the_first_is_gone(
     assert not caplog.records
 
 
-def test_what_the_store_has_is_not_uploaded_again_and_what_it_lacks_is(params, machine_data, tmp_path, monkeypatch):
-    url = _url(tmp_path)
-    run = _begin(params, machine_data, tmp_path / "a", url, 4)
+def test_what_the_store_has_is_not_uploaded_again_and_what_it_lacks_is(tmp_path, monkeypatch):
+    url, path = _url(tmp_path), _folder(tmp_path, "a")
+    with hold(path, url):
+        _stages(path, 0, "scored", "roots", "update_policy", "record")
+        _stages(path, 1, "scored")
     names = _put_files(monkeypatch)
-    with lock(run, url):
+    with hold(path, url):
         pass
     assert names == []
-    lost = tmp_path / "store/r/iterations/0000/roots.parquet"
     (tmp_path / "store/r/iterations/0000/manifest.json").unlink()
-    lost.unlink()
-    with lock(run, url):
+    (tmp_path / "store/r/iterations/0000/roots.parquet").unlink()
+    with hold(path, url):
         pass
-    assert {Path(name).name for name in names} == {
-        "roots.parquet", "scored.parquet", "evaluation.json", "generated.parquet"
+    assert "iterations/0000/roots.parquet" in names
+    assert not any("0001" in name for name in names)
+    assert (tmp_path / "store/r/iterations/0000/roots.parquet").exists()
+
+
+def test_outputs_are_there_before_the_manifest_that_names_them(tmp_path, monkeypatch):
+    url, path, order = _url(tmp_path), _folder(tmp_path, "a"), []
+    put, write = Objects.put, Objects.write
+    monkeypatch.setattr(Objects, "put", lambda self, files: (order.extend(files), put(self, files)))
+    monkeypatch.setattr(Objects, "write", lambda self, name, content: (order.append(name), write(self, name, content)))
+    with hold(path, url):
+        _stages(path, 0, "scored", "update_policy")
+    last = max(place for place, name in enumerate(order) if name == "iterations/0000/manifest.json")
+    assert order.index("iterations/0000/policy/below/b.bin") < last
+    assert order.index("iterations/0000/scored.parquet") < order.index("iterations/0000/manifest.json")
+
+
+def test_only_what_is_asked_for_is_brought_and_only_with_the_right_content(tmp_path, caplog):
+    url, path = _url(tmp_path), _folder(tmp_path, "a")
+    with hold(path, url):
+        _stages(path, 0, "scored", "roots", "update_policy")
+    (tmp_path / "store/r/iterations/0000/roots.parquet").write_bytes(b"torn")
+    other = _folder(tmp_path, "b")
+    first = other / "iterations" / "0000"
+    with hold(other, url):
+        assert [p.name for p in first.iterdir()] == ["manifest.json"]
+        assert store.is_there(first / "policy")
+        assert (first / "policy/below/b.bin").read_text() == "update_policy 0 b.bin"
+        assert not store.is_there(first / "roots.parquet")
+        assert "r/iterations/0000/roots.parquet is damaged" in caplog.text
+        assert not store.is_there(first / "of_no_stage.parquet")
+        _stages(other, 0, "roots")  # made anew
+    assert (tmp_path / "store/r/iterations/0000/roots.parquet").read_bytes() != b"torn"
+    assert {p.name for p in first.iterdir()} == {"manifest.json", "policy", "roots.parquet"}
+
+
+def test_retention_drops_in_the_store_as_well(params, tmp_path):
+    url = _url(tmp_path)
+    run = new_run(params, tmp_path / "a", run={"store": url, "keep_policies": 1})
+    with lock(run, url):
+        for number in (0, 1):
+            _stages(run.path, number, "generated", "update_policy", "record")
+            with run.metrics_path.open("a") as stream:
+                stream.write(json.dumps({"iteration": number, "eval/accuracy": None}) + "\n")
+            retain.fn(run.path, number)
+    there = {p.relative_to(tmp_path / "store/r").as_posix() for p in (tmp_path / "store/r").rglob("*.*")}
+    assert {name for name in there if name.startswith("iterations/")} == {
+        "iterations/0000/manifest.json", "iterations/0000/record.parquet",
+        "iterations/0001/manifest.json", "iterations/0001/record.parquet",
+        "iterations/0001/policy/a.bin", "iterations/0001/policy/below/b.bin",
     }  # fmt: skip
-    assert lost.exists()
 
 
-def test_retention_drops_in_the_store_as_well(params, machine_data, tmp_path):
-    url = _url(tmp_path)
-    run = new_run(params, machine_data, tmp_path / "a", run={"store": url, "keep_policies": 1})
-    with lock(run, url):
-        train(run)
-        assert run.metrics()[1]["iteration"] == 1
-        run.metrics_path.write_text("".join(
-            json.dumps(line | {"eval/accuracy": None}) + "\n" for line in run.metrics()
-        ))  # no best one, so that only the newest stays  # fmt: skip
-        for k in (0, 1):
-            retain.fn(run.path, k)
-    there = {p.relative_to(tmp_path / "store/r").as_posix() for p in (tmp_path / "store/r").rglob("*")}
-    assert "iterations/0001/policy/model.safetensors" in there
-    assert "iterations/0000/policy/model.safetensors" not in there
-    assert "iterations/0000/forest.parquet" in there
-    assert not any(name.endswith("generated.parquet") for name in there)
-    shutil.rmtree(tmp_path / "a")
-    assert finished_iterations(find_run(f"{url}/r", tmp_path / "b")) == 2
-
-
-def test_damage_in_the_store_is_found_and_made_anew(params, machine_data, finished, tmp_path, caplog):
-    url = _url(tmp_path)
-    _begin(params, machine_data, tmp_path / "a", url, 6)
-    (tmp_path / "store/r/iterations/0000/factual.parquet").write_bytes(b"torn")
-    other = _begin(params, machine_data, tmp_path / "b", url)
-    assert "factual.parquet is damaged" in caplog.text
-    assert fingerprints(other).items() <= fingerprints(finished).items()
-    assert (tmp_path / "store/r/iterations/0000/factual.parquet").read_bytes() != b"torn"
-
-
-def test_a_store_that_is_away_delays_uploads_but_not_the_run(params, machine_data, finished, tmp_path, caplog):
-    url = _url(tmp_path)
-    run = new_run(params, machine_data, tmp_path / "a", run={"store": url})
+def test_a_store_that_is_away_delays_uploads_but_not_the_run(tmp_path, caplog):
+    url, path = _url(tmp_path), _folder(tmp_path, "a")
     there, aside = tmp_path / "store", tmp_path / "aside"
-    with lock(run, url):
-        train(run, 2)
+    with hold(path, url):
+        _stages(path, 0, "scored")
         there.rename(aside)
         there.write_text("in the way")
-        train(run)
-    assert fingerprints(run) == fingerprints(finished)
+        _stages(path, 0, "roots", "update_policy")
     assert "is away" in caplog.text
     assert "to push it, continue the run here" in caplog.text
-    with (
-        pytest.raises(UserError, match=r"run\.store: cannot reach file://.*/store/r .*--set run.store=null"),
-        lock(run, url),
-    ):
-        pass
+    with pytest.raises(UserError, match=r"run\.store: cannot reach file://.*/store/r .*--set run.store=null"):
+        store.Store(f"{url}/r", path).start()
     there.unlink()
     aside.rename(there)
-    with lock(run, url):
+    with hold(path, url):
         pass
-    assert (there / "r/iterations/0001/policy/model.safetensors").exists()
+    assert (there / "r/iterations/0000/policy/a.bin").exists()
+    assert read_stages(there / "r/iterations/0000") == read_stages(path / "iterations/0000")
 
 
-def test_the_store_wins_where_another_machine_went_further(params, machine_data, finished, tmp_path, monkeypatch):
-    url = _url(tmp_path)
-    run = _begin(params, machine_data, tmp_path / "a", url, 3)
-    monkeypatch.setattr(Store, "_sync", lambda self: None)
-    with lock(run, url):
-        train(run, 6)  # nothing of this is uploaded before the machine goes
-    monkeypatch.undo()
-    monkeypatch.setattr(objects, "BACK_OFF_SECONDS", (0.01,))
-    other = _begin(params, machine_data, tmp_path / "b", url, 14)
-    again = _begin(params, machine_data, tmp_path / "a", url)
-    assert read_stages(again.iteration(0)) == read_stages(other.iteration(0))
-    assert fingerprints(again).items() <= fingerprints(finished).items()
+def test_the_store_wins_where_another_machine_went_on(tmp_path, monkeypatch):
+    url, path, other = _url(tmp_path), _folder(tmp_path, "a"), _folder(tmp_path, "b")
+    with hold(path, url):
+        _stages(path, 0, "scored")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_sync", lambda self: None)
+        with hold(path, url):  # nothing of this is uploaded before the machine goes
+            _stages(path, 0, "roots")
+            _stages(path, 1, "record")
+    with hold(other, url):
+        _stages(other, 0, "roots", "update_policy")
+    with hold(path, url):
+        assert read_stages(path / "iterations/0000") == read_stages(other / "iterations/0000")
+        assert read_stages(path / "iterations/0001") == {}
+        assert store.is_there(path / "iterations/0000/policy")
 
 
 @contextmanager
@@ -186,34 +225,33 @@ def _elsewhere(monkeypatch):
         yield
 
 
-def test_one_machine_writes_at_a_time(params, machine_data, tmp_path, monkeypatch):
+def test_one_machine_writes_at_a_time(params, tmp_path, monkeypatch):
     url = _url(tmp_path)
-    run = new_run(params, machine_data, tmp_path / "a", run={"store": url})
+    run = new_run(params, tmp_path / "a", run={"store": url})
     with lock(run, url):
         with _elsewhere(monkeypatch), pytest.raises(UserError, match=r"run r in file://.* is being written on .*pro"):
-            new_run(params, machine_data, tmp_path / "b", run={"store": url})
+            new_run(params, tmp_path / "b", run={"store": url})
         entry = json.loads((tmp_path / "store/r/.lease").read_text())
     assert not (tmp_path / "store/r/.lease").exists()
 
     entry["time"] = time.time() - lease.STALE_SECONDS - 1  # its machine went without a word
     (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
     with _elsewhere(monkeypatch):
-        new_run(params, machine_data, tmp_path / "b", run={"store": url})
+        new_run(params, tmp_path / "b", run={"store": url})
 
 
-def test_a_machine_that_lost_its_lease_stops(params, machine_data, tmp_path):
-    url = _url(tmp_path)
-    run = new_run(params, machine_data, tmp_path / "a", run={"store": url})
-    lines = pytest.raises(UserError, match=r"taken over by far-away \(process 7\); this process stops")
-    with lines, lock(run, url):
+def test_a_machine_that_lost_its_lease_stops(tmp_path):
+    url, path = _url(tmp_path), _folder(tmp_path, "a")
+    stop = pytest.raises(UserError, match=r"taken over by far-away \(process 7\); this process stops")
+    with stop, hold(path, url):
         entry = json.loads((tmp_path / "store/r/.lease").read_text())
         entry |= {"token": "another", "host": "far-away", "pid": 7}
         (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
-        store.store_of(run.path).notify()
-        store.store_of(run.path)._thread.join(10)
-        before = sorted((tmp_path / "store/r").rglob("*"))
-        train(run)
-    assert sorted((tmp_path / "store/r").rglob("*")) == before
+        with suppress(UserError):
+            store.store_of(path).notify()
+        store.store_of(path)._thread.join(10)
+        _stages(path, 0, "scored", "roots")
+    assert not (tmp_path / "store/r/iterations").exists()
     assert json.loads((tmp_path / "store/r/.lease").read_text())["token"] == "another"
 
 
@@ -244,23 +282,23 @@ def test_store_must_be_a_url_without_credentials(url, reason):
         RunParams(store=url)
 
 
-def test_two_runs_of_one_name_are_kept_apart(params, machine_data, tmp_path):
+def test_two_runs_of_one_name_are_kept_apart(params, tmp_path):
     url = _url(tmp_path)
-    new_run(params, machine_data, tmp_path / "a", run={"store": url, "seed": 1})
-    mine = new_run(params, machine_data, tmp_path / "b")
+    new_run(params, tmp_path / "a", run={"store": url, "seed": 1})
+    mine = new_run(params, tmp_path / "b")
     before = (mine.path / "params.yaml").read_bytes()
     with pytest.raises(UserError, match=r"/b/r and file://.*/store/r are two runs of one name"):
         find_run(f"{url}/r", tmp_path / "b")
     with pytest.raises(UserError, match="two runs of one name"):
-        new_run(params, machine_data, tmp_path / "b", run={"store": url})
+        new_run(params, tmp_path / "b", run={"store": url})
     assert (mine.path / "params.yaml").read_bytes() == before
     copy = find_run(f"{url}/r", tmp_path / "c")  # but what was brought to be read may be continued
-    assert new_run(params, machine_data, tmp_path / "c", run={"store": url, "seed": 1}).path == copy.path
+    assert new_run(params, tmp_path / "c", run={"store": url, "seed": 1}).path == copy.path
 
 
-def test_unknown_kind_of_store_is_one_line(params, machine_data, tmp_path):
+def test_unknown_kind_of_store_is_one_line(params, tmp_path):
     with pytest.raises(UserError, match=r"run\.store='nowhere://x'.*nowhere"):
-        new_run(params, machine_data, tmp_path, run={"store": "nowhere://x"})
+        new_run(params, tmp_path, run={"store": "nowhere://x"})
 
 
 def test_no_run_there_is_one_line(tmp_path):
@@ -324,6 +362,6 @@ def test_s3_grants_one_lease(s3):
     assert not two._create()
 
 
-def test_missing_bucket_is_one_line(params, machine_data, tmp_path, s3):
+def test_missing_bucket_is_one_line(params, tmp_path, s3):
     with pytest.raises(UserError, match=r"run\.store: cannot reach s3://nowhere/r"):
-        new_run(params, machine_data, tmp_path, run={"store": "s3://nowhere"})
+        new_run(params, tmp_path, run={"store": "s3://nowhere"})
