@@ -56,8 +56,9 @@ def machines(tmp_path: Path, params: Params, monkeypatch: pytest.MonkeyPatch) ->
         server = start("server", tmp_path, "server", "start", "--host", HOST, "--port", port)
         wait_until(lambda: answers(_api("health")), "the server", server)
         command = ["worker", "start", "--pool", "local", "--type", "process", "--limit", "1", "--name"]
-        workers = [start(root.name, root, *command, root.name) for root in roots]
-        wait_until(lambda: answers(_api("work_pools/local")), "the pool", workers[0])
+        for root in roots:  # the first makes the pool
+            worker = start(root.name, root, *command, root.name)
+            wait_until(lambda: answers(_api("work_pools/local")), "the pool", worker)
         _prefect(roots[0], "--no-prompt", "deploy", "--all")
         yield roots
     finally:
