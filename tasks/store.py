@@ -176,6 +176,8 @@ class Store:
                 self._stages[name] = _stages(content)
                 folder = name.rpartition("/")[0]
                 self._hashes |= {f"{folder}/{relative}": h for relative, h in _outputs(self._stages[name]).items()}
+        there = {parent.as_posix() for name in self.objects.names for parent in (Path(name), *Path(name).parents)}
+        self._hashes = {name: value for name, value in self._hashes.items() if name in there}  # others were dropped
         if newer:
             for manifest in list(self.path.glob("iterations/**/manifest.json")):
                 if manifest.relative_to(self.path).as_posix() not in self.objects.names:
@@ -205,7 +207,8 @@ class Store:
 
     def drop(self, path: Path) -> None:
         """Removes a file or folder in the store, once all that is new is safe there."""
-        self._drops.add(path.relative_to(self.path).as_posix())
+        if (name := path.relative_to(self.path).as_posix()) in self._hashes:
+            self._drops.add(name)
 
     def _work(self) -> None:
         while True:
@@ -248,6 +251,7 @@ class Store:
                     self._hashes[name] = sha256(content).hexdigest()
         for name in list(self._drops):
             self.objects.remove(name)
+            self._hashes.pop(name, None)
             self._drops.discard(name)
 
     def _sync_stages(self, manifest: Path) -> dict[str, Any]:
@@ -264,7 +268,7 @@ class Store:
         """Uploads outputs that are not there with the same hash; returns whether all stayed as they were meanwhile."""
         for relative, expected in outputs.items():
             path, name = folder / relative, (folder / relative).relative_to(self.path).as_posix()
-            if (self.objects.below(name) and self._hashes.get(name) == expected) or not path.exists():
+            if self._hashes.get(name) == expected or not path.exists():
                 continue  # or dropped here: what came after it is there, or on its way
             files = [f for f in path.rglob("*") if f.is_file() and f.name[0] != "."] if path.is_dir() else [path]
             try:
@@ -273,13 +277,14 @@ class Store:
                 if self.objects.below(name):
                     self.objects.remove(name)
                 self.objects.put({file.relative_to(self.path).as_posix(): file for file in files})
-                if content_hash(path) != expected:
-                    return False
-            except FileNotFoundError:  # dropped meanwhile
-                if path.exists():
-                    raise
+                whole = content_hash(path) == expected
+            except FileNotFoundError:  # while it was being read
+                whole = False
+            if not path.exists():  # dropped meanwhile
                 self._drops.add(name)
                 continue
+            if not whole:
+                return False
             self._hashes[name] = expected
         return True
 
