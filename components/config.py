@@ -47,6 +47,26 @@ class RunParams(Section):
     keep_policies: PositiveInt = Field(2, description="Policy checkpoints kept besides the best one.")
     runs_dir: str = Field("runs", min_length=1, description="Folder of all runs.")
     data_dir: str = Field("data", min_length=1, description="Folder of data sets and warmed-up policies.")
+    store: str | None = Field(None, description="Object store that keeps a copy of every run, e.g. s3://bucket/runs.")
+    cluster: str | None = Field(
+        None,
+        description="Dask cluster that verifies: its scheduler's address (tcp://host:8786), or local.",
+    )
+    cluster_steps: bool = Field(False, description="Whether the cluster steps environments as well: for slow tools.")
+
+    @model_validator(mode="after")
+    def _check(self) -> RunParams:
+        if self.cluster is not None and self.cluster != "local" and "://" not in self.cluster:
+            raise ValueError(f"cluster={self.cluster!r} is no address; give local, or one like tcp://host:8786")
+        if self.cluster_steps and self.cluster is None:
+            raise ValueError("cluster_steps needs a cluster; give local, or an address like tcp://host:8786")
+        if self.store is not None:
+            kind, mark, place = self.store.partition("://")
+            if not (kind and mark and place):
+                raise ValueError(f"store={self.store!r} is no URL; give one like s3://bucket/runs or file:///mnt/runs")
+            if "@" in place.partition("/")[0] or "?" in place:
+                raise ValueError("store holds credentials or options; give these by the variables of its package")
+        return self
 
 
 class EnvironmentParams(Section):

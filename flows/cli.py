@@ -75,7 +75,8 @@ def train(
 
         listeners.append(display)
         try:
-            _warm_up_meanwhile(run)
+            if settings.run.store is None:  # else a warmed-up policy may lie there
+                _warm_up_meanwhile(run)
             os.environ["PREFECT_API_URL"] = api.wait()
             trace(params=str(run.path / "params.yaml"), run_id=name)
         finally:
@@ -87,7 +88,7 @@ def train(
 
 @app.command()
 def evaluate(
-    name: Annotated[str, typer.Argument(metavar="RUN", help="Run id, path, or 'latest'.")],
+    name: Annotated[str, typer.Argument(metavar="RUN", help="Run id, path, URL in a store, or 'latest'.")],
     samples: Annotated[int, typer.Option(min=1, help="Rollouts per prompt.")] = 4,
     runs_dir: RunsOption = Path("runs"),
 ) -> None:
@@ -97,11 +98,11 @@ def evaluate(
     run = find_run(name, runs_dir)
     from components.policy import make_sampler
     from tasks.evaluate import accuracy
-    from tasks.prepare import start_policy
+    from tasks.prepare import policy_of_start
     from tasks.summary import finished_iterations
 
     done = finished_iterations(run)
-    start = start_policy(run.params)
+    start = policy_of_start(run)
     policies = [("the policy that the run started from", 0, start)] + (
         [(f"after {done} iterations", done, run.iteration(done - 1) / "policy")] if done else []
     )

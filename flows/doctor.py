@@ -17,6 +17,8 @@ EXTRAS = {
     "math": ("math-verify", "mathematical problems (environment.name: math)"),
     "hub": ("datasets", "data files from the Hugging Face hub (environment.files: hub:owner/name:split)"),
     "deepspeed": ("deepspeed", "training on several GPUs (update.trainer: deepspeed)"),
+    "s3": ("s3fs", "runs in an S3 store (run.store)"),
+    "dask": ("prefect-dask", "verifiers and slow tools on several machines (run.cluster)"),
     "bench": ("trl", "comparison with TRL (make bench)"),
     "dev": ("pytest", "tests and checks (make test, make check)"),
 }

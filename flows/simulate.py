@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -167,9 +168,11 @@ def _like(name: str, runs_dir: Path, turns: int | None) -> Population:
     from components.simulation import Population
     from components.simulation.observed import observed
     from tasks.run import find_run
+    from tasks.store import is_there
 
     run = find_run(name, runs_dir)
-    forests = sorted(run.path.glob("iterations/*/forest.parquet"))[-RUN_ITERATIONS:]
+    paths = (folder / "forest.parquet" for folder in sorted(run.path.glob("iterations/*"), reverse=True))
+    forests = list(islice(filter(is_there, paths), RUN_ITERATIONS))[::-1]
     if not forests:
         raise UserError(f"{run.path} has no finished iteration: there are no success rates to read")
     successes, rollouts, seen_turns = observed(forests)

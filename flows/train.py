@@ -49,7 +49,7 @@ def trace(
     chosen = {"allocation.arm": arm, "run.seed": seed}
     settings = load_params(Path(params), {**(overrides or {}), **{k: v for k, v in chosen.items() if v is not None}})
     run = open_run(settings, run_id or runtime.flow_run.name)
-    with lock(run):
+    with lock(run, settings.run.store):
         data, policy = prepare_data(run.path), warm_up_policy(run.path)
         predictor: Path | None = None
         with Mirror(run, tags={"data": data_hash(data), "warm_up": policy.name}) as mirror:

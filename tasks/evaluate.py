@@ -12,8 +12,8 @@ from components.policy.rollout import Sampler, Start, derive_seed
 from components.storage import write_json
 from components.tree.anchors import SUCCESS
 from components.tree.schema import Status, StopReason
-from components.verifiers import make_verifier, verify_all
 from tasks.inputs import prompts
+from tasks.judge import judge
 from tasks.stage import Context, stage
 
 
@@ -37,7 +37,6 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
         the same number where rewards are 0 or 1; NaN both where nothing was scored. ``rollouts``, ``unscored``: counts.
     """
     held_out = prompts(params, split)
-    verifier = make_verifier(params.environment)
     starts = [
         Start(
             p,
@@ -54,8 +53,7 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
     ]
     leaves = [n for n in sample.sample(starts, len(held_out)) if n.is_terminal and n.status == Status.OK]
     cases = [(held_out[n.prompt_id], n.observation if n.stop_reason == StopReason.ANSWERED else None) for n in leaves]
-    outcomes = verify_all(verifier, cases)
-    rewards = [o.reward for o in outcomes if o.reward is not None]
+    rewards = [o.reward for o in judge(params, cases) if o.reward is not None]
     return {
         "accuracy": float(np.mean([reward > SUCCESS for reward in rewards])) if rewards else float("nan"),
         "mean_reward": float(np.mean(rewards)) if rewards else float("nan"),

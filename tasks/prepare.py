@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import torch
@@ -14,11 +15,12 @@ from components.datasets.store import SPLITS
 from components.errors import UserError
 from components.policy import make_environment
 from components.policy.renderer import Renderer
-from components.storage import read_json
+from components.storage import atomic_path, content_hash, read_json
 from components.verifiers import make_verifier
 from tasks.inputs import prompts
 from tasks.run import Run
 from tasks.stage import listeners
+from tasks.store import is_whole, store_of
 
 
 @task(name="prepare data", task_run_name="prepare data", cache_policy=NO_CACHE, persist_result=False)
@@ -30,11 +32,12 @@ def prepare_data(run_path: Path) -> Path:
     make_verifier(params.environment)
     folder = prepare(params.environment, Path(params.run.data_dir)).absolute()
     began = run.manifest.get("data")
+    made = f"{folder.name} ({data_hash(folder)[:12]})"
     if began is None:
-        run.note(data=folder.name)
-    elif began != folder.name:
+        run.note(data=made)
+    elif began not in (made, folder.name):
         raise UserError(
-            f"run {run.run_id} began on the data set {began}, but its files now make {folder.name}; "
+            f"run {run.run_id} began on the data set {began}, but its files now make {made}; "
             "restore them, or choose another --run-id"
         )
     available = read_json(folder / "card.json")["splits"]["train"]["prompts"]
@@ -47,9 +50,30 @@ def prepare_data(run_path: Path) -> Path:
 def warm_up_policy(run_path: Path) -> Path:
     """Folder of the checkpoint that the run starts from: the user's own, or the tiny policy."""
     run = Run(run_path)
-    policy = start_policy(run.params)
+    policy = policy_of_start(run)
     check_prompts(run, policy)
     return policy
+
+
+def policy_of_start(run: Run) -> Path:
+    """The policy that the run started from.
+
+    A run in a store keeps the tiny policy with itself: training it anew gives the same bits only on the same hardware.
+
+    Raises:
+        UserError: if the run's own copy is damaged and cannot be made anew here.
+    """
+    kept, began = run.path / "start", run.manifest.get("outputs", {}).get("start")
+    if run.params.policy.path is not None or (began is None and store_of(run.path) is None):
+        return start_policy(run.params)
+    if began is None or not is_whole(kept, began):
+        with atomic_path(kept) as temporary:
+            shutil.copytree(start_policy(run.params), temporary)
+        made = content_hash(kept)
+        if began not in (None, made):
+            raise UserError(f"{kept} is damaged, and the policy trained anew here differs; restore it")
+        run.note(outputs={"start": made})
+    return kept
 
 
 def start_policy(params: Params) -> Path:

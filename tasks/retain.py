@@ -10,6 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.run import Run
 from tasks.stage import read_stages
+from tasks.store import store_of
 
 SUBSUMED = ("generated.parquet", "refilled.parquet", "verified.parquet")  # their rows are in factual and forest.parquet
 
@@ -30,12 +31,21 @@ def retain(run_path: Path, iteration: int) -> Path:
     newest = range(iteration + 2 - run.params.run.keep_policies, iteration + 2)
     for version in range(1, iteration + 2):
         folder = run.iteration(version - 1) / "policy"
-        if version != best and version not in newest and folder.exists():
-            shutil.rmtree(folder)
+        if version != best and version not in newest:
+            _drop(run, folder)
     for shards in run.path.glob("iterations/*/shards"):
         if "record" in read_stages(shards.parent):
-            shutil.rmtree(shards)
+            _drop(run, shards)
     for name in SUBSUMED:
         if "record" in read_stages(run.iteration(iteration)):
-            (run.iteration(iteration) / name).unlink(missing_ok=True)
+            _drop(run, run.iteration(iteration) / name)
     return run.path
+
+
+def _drop(run: Run, path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if store := store_of(run.path):
+        store.drop(path)

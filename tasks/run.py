@@ -19,6 +19,8 @@ import yaml
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
 from components.storage import content_hash, read_json, sweep, write_json, write_text
+from tasks.objects import file_system
+from tasks.store import bring, hold
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
 MAY_CHANGE = (
@@ -27,6 +29,9 @@ MAY_CHANGE = (
     "run.runs_dir",
     "run.data_dir",
     "engine.shards",
+    "run.store",
+    "run.cluster",
+    "run.cluster_steps",
     "tracking.mlflow",
     "tracking.experiment",
     "engine.servers",
@@ -110,7 +115,7 @@ def open_run(params: Params, run_id: str) -> Run:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make {run.path}: {error.strerror}; choose another run.runs_dir or --run-id") from error
-    with lock(run):  # nothing of a run that another process writes may change
+    with lock(run, params.run.store):  # nothing of a run that another process writes may change
         sweep(run.path)
         _check_same(run, params)
         write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
@@ -140,6 +145,8 @@ def _check_same(run: Run, params: Params) -> None:
 
 def _check_available(params: Params) -> None:
     """Says now, not in the middle of a run, what the parameters name and this machine lacks."""
+    if params.run.store is not None:
+        file_system(params.run.store)
     path = params.policy.path
     if path is None and not params.environment.is_builtin:
         raise UserError(
@@ -168,11 +175,13 @@ def _check_available(params: Params) -> None:
 
 
 @contextmanager
-def lock(run: Run) -> Iterator[None]:
+def lock(run: Run, store: str | None = None) -> Iterator[None]:
     """Holds the run for this process; the system frees it when the process ends, however it ends.
 
+    With a store, holds the run's copy there as well, brings it here before and pushes it after.
+
     Raises:
-        UserError: if another process holds it.
+        UserError: if another process holds it, or the store cannot be reached.
     """
     try:
         stream = (run.path / ".lock").open("w")
@@ -185,15 +194,18 @@ def lock(run: Run) -> Iterator[None]:
             raise UserError(
                 f"run {run.run_id} is being written by another process; wait for it, or choose another --run-id"
             ) from None
-        yield
+        with hold(run.path, store):
+            yield
 
 
 def find_run(name: str, runs_dir: Path) -> Run:
-    """An existing run by id or path.
+    """An existing run by id, path, or URL in a store (``s3://bucket/runs/ID``), which is brought into `runs_dir`.
 
     Raises:
         UserError: if there is none; the message lists some that there are.
     """
+    if "://" in name:
+        return Run(bring(name, runs_dir))
     for path in (Path(name), runs_dir / name):
         if (path / "manifest.json").is_file():
             return Run(path.resolve())

@@ -23,6 +23,7 @@ from components.config import Params
 from components.errors import UserError
 from components.storage import content_hash, read_json, write_json
 from tasks.run import Run
+from tasks.store import is_there, is_whole, store_of
 
 P = ParamSpec("P")
 logger = logging.getLogger("trace")
@@ -145,6 +146,8 @@ def stage(
                 "metrics": metrics,
             }
             write_json(context.folder / "manifest.json", read_stages(context.folder) | {name: entry})
+            if store := store_of(run.path):
+                store.notify()
             return context.output
 
         return cast(Callable[Concatenate[Path, int, P], Path], run_stage)
@@ -176,7 +179,7 @@ def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:
         return False
     for relative, expected in entry["outputs"].items():
         path = folder / relative
-        if not path.exists() or content_hash(path) != expected:
+        if not is_whole(path, expected):
             logger.warning("%s is missing or damaged; the stage %s makes it anew", path, name)
             return False
     return True
@@ -184,7 +187,7 @@ def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:
 
 def _hash(value: Any) -> Any:
     if isinstance(value, Path):
-        if not value.exists():
+        if not is_there(value):
             raise UserError(f"{value} is missing; restore it, or start a new run")
         return content_hash(value)
     return [_hash(v) for v in value] if isinstance(value, list | tuple) else value

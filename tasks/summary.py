@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from components.errors import UserError
-from components.storage import content_hash, read_json, write_json, write_text
+from components.storage import read_json, write_json, write_text
 from tasks.run import Run
 from tasks.stage import listeners, read_stages
+from tasks.store import is_whole
 
 logger = logging.getLogger("trace")
 
@@ -121,7 +122,7 @@ def _is_whole(folder: Path) -> bool:
     """Whether the policy and the predictor of an iteration are those that its manifest names."""
     stages = read_stages(folder)
     return all(
-        (folder / name).exists() and content_hash(folder / name) == stages[stage]["outputs"][name]
+        is_whole(folder / name, stages[stage]["outputs"][name])
         for stage, name in (
             ("update_policy", "policy"),
             ("update_policy", "forest.parquet"),

@@ -9,8 +9,8 @@ from pathlib import Path
 from components.config import Params
 from components.tree.forest import Forest
 from components.tree.schema import Node, Status, StopReason
-from components.verifiers import make_verifier, verify_all
 from tasks.inputs import prompts, read_forest, write_forest
+from tasks.judge import judge
 from tasks.stage import WHOLE, Context, Shard, stage
 
 logger = logging.getLogger("trace")
@@ -26,11 +26,11 @@ def _verify(context: Context, forest: Path, shard: Shard = WHOLE) -> dict[str, f
 
 def score_new(params: Params, nodes: list[Node]) -> list[Node]:
     """Gives a reward, or a status that says why there is none, to the leaves that have neither; returns these."""
-    train, verifier = prompts(params, "train"), make_verifier(params.environment)
+    train = prompts(params, "train")
     new = [n for n in nodes if n.is_terminal and n.reward is None and n.status == Status.OK]
     failures: list[str] = []
     cases = [(train[n.prompt_id], n.observation if n.stop_reason == StopReason.ANSWERED else None) for n in new]
-    for node, outcome in zip(new, verify_all(verifier, cases), strict=True):
+    for node, outcome in zip(new, judge(params, cases), strict=True):
         node.reward, node.status = outcome.reward, outcome.status
         if outcome.detail is not None:
             failures.append(outcome.detail)

@@ -56,7 +56,13 @@ def make_environment(params: Params) -> Environment:
     """The environment that `params.environment.name` registers."""
     from components.environments import ENVIRONMENTS
 
-    return ENVIRONMENTS[params.environment.name](params.environment, Path(params.run.data_dir) / "cache")
+    cache = (Path(params.run.data_dir) / "cache").absolute()
+    environment = ENVIRONMENTS[params.environment.name](params.environment, cache)
+    if params.run.cluster is None or not params.run.cluster_steps:
+        return environment
+    from components.workers.cluster import RemoteSteps
+
+    return RemoteSteps(params.run.cluster, environment, params.environment, cache)
 
 
 def make_sampler(params: Params, policy: Path, version: int) -> Sampler:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from components.config import EngineParams
 from components.environments import Environment, Prompt
@@ -20,6 +20,8 @@ from components.workers.pool import PerProcess
 
 TOOLS = 64  # environment steps at the same time, in threads
 _tools = PerProcess(lambda: ThreadPoolExecutor(TOOLS, "environment"))
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -104,11 +106,14 @@ class Sampler:
         ]
         while live:
             requests = [self._request(start, len(chain), ids) for start, chain, ids, _ in live]
+            turns = [
+                partial(self._take_turn, start, len(chain), request, completion, state)
+                for request, completion, (start, chain, _, state) in zip(
+                    requests, self.engine.generate(requests), live, strict=True
+                )
+            ]
             going = []
-            for request, completion, (start, chain, ids, state) in zip(
-                requests, self.engine.generate(requests), live, strict=True
-            ):
-                node, state = self._take_turn(start, len(chain), request, completion, state)
+            for (node, state), (start, chain, ids, _) in zip(self._at_once(turns), live, strict=True):
                 chain.append(node)
                 if not node.is_terminal:
                     going.append((start, chain, ids + node.token_ids, state))
@@ -131,6 +136,14 @@ class Sampler:
     def _request(self, start: Start, number: int, ids: list[int]) -> Request:
         limit = max(0, min(self.settings.max_turn_tokens, self.settings.max_tokens - len(ids)))
         return Request(ids, derive_seed(start.seed, start.turn + number), limit, start.tree_id)
+
+    def _at_once(self, turns: Sequence[Callable[[], T]]) -> list[T]:
+        """What the turns return, in order; as many at a time as the environment can take (its attribute `parallel`)."""
+        parallel = getattr(self.environment, "parallel", 1)
+        if parallel == 1:
+            return [turn() for turn in turns]
+        with ThreadPoolExecutor(parallel) as threads:
+            return [done.result() for done in [threads.submit(turn) for turn in turns]]
 
     def _take_turn(
         self, start: Start, number: int, request: Request, completion: Completion, state: Any

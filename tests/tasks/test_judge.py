@@ -1,0 +1,156 @@
+"""Verification and environment steps on a cluster of two worker processes: as here, whatever happens to a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from components.config import Params, RunParams
+from components.environments import ENVIRONMENTS, Prompt
+from components.errors import UserError
+from components.policy import make_sampler
+from components.policy.rollout import Start
+from components.tree.schema import Status
+from components.verifiers import verify_all
+from components.workers import cluster
+from tasks import judge as judging
+from tasks.judge import judge
+from tests.slow_workers import JUDGED, Slow, SlowSteps
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """The scheduler of two workers; a killed one is started anew."""
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    with pytest.MonkeyPatch.context() as patch, dask.config.set({"distributed.scheduler.allowed-failures": 1}):
+        patch.setenv(JUDGED, str(tmp_path_factory.mktemp("judged") / "lines"))
+        with distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, preload=["tests.slow_workers"]
+        ) as two:
+            clients = cluster.connect(two.scheduler_address), judging._client(two.scheduler_address)
+            yield two.scheduler_address
+            for client in clients:
+                client.close()
+            judging._client.cache_clear()
+            cluster.connect.cache_clear()
+
+
+@pytest.fixture
+def judged():
+    """Path of the lines that the judged cases leave."""
+    path = Path(os.environ[JUDGED])
+    path.write_text("")
+    return path
+
+
+def _cases(count: int) -> list[tuple[Prompt, str | None]]:
+    answers = ["right", "wrong", None, "fault"]
+    return [(Prompt(f"p{number}", "?", "right"), answers[number % 4]) for number in range(count)]
+
+
+def _on(params: Params, address: str | None, **run) -> Params:
+    return params.model_copy(update={"run": params.run.model_copy(update={"cluster": address, **run})})
+
+
+def _verdicts(outcomes):
+    return [(o.reward, o.status, o.detail) for o in outcomes]
+
+
+def test_a_cluster_judges_as_this_process_does_in_order(params, address, judged):
+    cases = _cases(100)
+    assert _verdicts(judge(_on(params, address), cases)) == _verdicts(verify_all(Slow(), cases))
+    pids = {line.split()[0] for line in judged.read_text().splitlines()} - {str(os.getpid())}
+    assert len(pids) == 2
+
+
+def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(params, address, judged):
+    cases = _cases(200)
+    killed = []
+
+    def kill():
+        while not killed:
+            lines = judged.read_text().splitlines()
+            if len(lines) >= 40:
+                killed.append(int(lines[-1].split()[0]))
+                os.kill(killed[0], signal.SIGKILL)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    outcomes = judge(_on(params, address), cases)
+    thread.join()
+    assert killed
+    assert _verdicts(outcomes) == _verdicts(verify_all(Slow(), cases))
+    assert judged.read_text().count("\n") > 2 * len(cases)  # some were judged once more
+
+
+def test_a_case_that_kills_its_workers_has_no_reward_and_spares_its_neighbours(params, address, judged):
+    cases = _cases(6)
+    poison = (Prompt("poison", "?", "right"), "poison")
+    outcomes = judge(_on(params, address), [*cases[:3], poison, *cases[3:]])
+    assert (outcomes[3].reward, outcomes[3].status) == (None, Status.ERROR)
+    assert "died" in str(outcomes[3].detail)
+    assert _verdicts(outcomes[:3] + outcomes[4:]) == _verdicts(verify_all(Slow(), cases))
+
+
+def test_a_cluster_that_loses_its_workers_stops_the_run_before_a_verdict(params, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 0.1)
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as empty:
+        client = distributed.Client(empty, set_as_default=False)
+        monkeypatch.setattr(judging, "_client", lambda address: client)
+        with pytest.raises(UserError, match=r"cluster of run\.cluster was lost \(no worker for 0 s\); start it again"):
+            judge(_on(params, empty.scheduler_address), _cases(1))
+        client.close()
+
+
+def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_policy, monkeypatch, tmp_path):
+    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: SlowSteps(settings.max_turns))
+    local, remote = (
+        make_sampler(_on(params, where, cluster_steps=where is not None, data_dir=str(tmp_path)), random_policy, 0)
+        for where in (None, address)
+    )
+    assert getattr(local.environment, "parallel", 1) == 1
+    assert remote.environment.parallel > 1
+    import numpy as np
+
+    from components.datasets.builtin import BUILTIN
+
+    builtin = BUILTIN["multihop"]
+    stream = builtin.generate(np.random.default_rng(0), {1: 1.0}, builtin.zipf_weights(1.5))
+    prompts = [next(stream) for _ in range(12)]
+
+    def rollouts(sample):
+        starts = [
+            Start(p, tree, tree, 0, 0, sample.renderer.prompt_ids(sample.environment.chat(p)),
+                  sample.environment.reset(p), tree)
+            for tree, p in enumerate(prompts)
+        ]  # fmt: skip
+        return sample.sample(starts, len(prompts))
+
+    here = rollouts(local)
+    assert repr(rollouts(remote)) == repr(here)
+    assert Status.ERROR in {node.status for node in here}
+
+
+def test_no_scheduler_is_one_line(params, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "START_SECONDS", 0.5)
+    cluster.connect.cache_clear()
+    with pytest.raises(UserError, match=r"run\.cluster='tcp://127\.0\.0\.1:9': no scheduler with workers there .*dask"):
+        judge(_on(params, "tcp://127.0.0.1:9"), _cases(1))
+
+
+def test_steps_elsewhere_need_a_cluster():
+    with pytest.raises(ValueError, match="cluster_steps needs a cluster"):
+        RunParams(cluster_steps=True)
+    with pytest.raises(ValueError, match=r"cluster='somewhere' is no address"):
+        RunParams(cluster="somewhere")
