@@ -18,6 +18,7 @@ import yaml
 
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
+from components.policy import ENGINES, TRAINERS
 from components.storage import read_json, sweep, write_json, write_text
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
@@ -150,7 +151,10 @@ def _check_available(params: Params) -> None:
         if name != built_in:
             if find_spec(name) is None:
                 raise MissingExtraError(f"{key}: {name}", name)
-            raise UserError(f"{key}={name!r} is not available in this version; use {built_in!r}")
+            if name not in (*ENGINES, *TRAINERS):
+                raise UserError(f"{key}={name!r} is not available in this version; use {built_in!r}")
+    if params.update.lora.rank > 0 and find_spec("peft") is None:
+        raise MissingExtraError("update.lora", "lora")
 
 
 @contextmanager

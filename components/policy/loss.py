@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,11 +38,12 @@ class Stats:
 
     def metrics(self) -> dict[str, float]:
         """The loss, and means over the terms."""
+        tokens = self.tokens or math.nan
         return {
             "loss": self.loss,
-            "ratio_mean": self.ratio / self.tokens,
-            "clip_fraction": self.clipped / self.tokens,
-            "kl": self.kl / self.tokens,
+            "ratio_mean": self.ratio / tokens,
+            "clip_fraction": self.clipped / tokens,
+            "kl": self.kl / tokens,
         }
 
 
@@ -81,3 +84,16 @@ def score(model: Any, batch: Batch, temperature: float) -> Tensor:
     logits = model.get_output_embeddings()(hidden.flatten(0, 1)[batch.predictor_Q]).float() / temperature
     logprob = torch.log_softmax(logits, dim=-1).gather(1, batch.target_Q[:, None])[:, 0]
     return logprob[batch.prediction_K]
+
+
+def check_finite(loss: float, norm: float) -> None:
+    """Raises `FloatingPointError` if a step's loss or gradient norm is not finite."""
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise FloatingPointError(f"the policy's loss ({loss}) or gradient norm ({norm}) is not finite")
+
+
+def mean_of_steps(steps: list[dict[str, float]]) -> dict[str, float]:
+    """Means of the optimiser steps' metrics, NaN where there was no step, and their number."""
+    names = ("loss", "grad_norm", "ratio_mean", "clip_fraction", "kl")
+    means = {name: float(np.mean([s[name] for s in steps])) if steps else math.nan for name in names}
+    return means | {"optimizer_steps": float(len(steps))}
