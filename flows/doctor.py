@@ -16,6 +16,7 @@ EXTRAS = {
     "hub": ("datasets", "data files from the Hugging Face hub (environment.files: hub:owner/name:split)"),
     "vllm": ("vllm", "sampling on GPUs (engine.name: vllm)"),
     "deepspeed": ("deepspeed", "training on several GPUs (update.trainer: deepspeed)"),
+    "lora": ("peft", "training low-rank adapters (update.lora.rank)"),
     "bench": ("trl", "comparison with TRL (make bench)"),
     "dev": ("pytest", "tests and checks (make test, make check)"),
 }

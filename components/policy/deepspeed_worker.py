@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import sys
+import time
 from dataclasses import astuple
 from pathlib import Path
 from threading import Thread
@@ -101,7 +103,8 @@ class Learner:
             tensor = safe_get_full_fp32_param(parameter)
         else:
             tensor = safe_get_full_optimizer_state(parameter, key)
-        return tensor.detach().float().cpu().clone()
+        whole: Tensor = tensor.detach().float().cpu().clone()
+        return whole
 
     def save(self, policy: Path, target: Path, fresh: bool) -> None:
         """Writes the checkpoint in the first process, and in each process a part of the moments."""
@@ -183,13 +186,23 @@ def run(folder: Path) -> None:
     del parted
     forest = Forest.from_table(read_parquet(folder / "forest.parquet", NODE_SCHEMA))
     terms, rng = credit(forest, settings.advantage), np.random.default_rng(seed)
+    begin = time.perf_counter()
     steps: list[dict[str, float]] = []
     for _ in range(settings.epochs):
         for part in minibatches(forest, terms, settings.minibatches, rng):
             steps.append(learner.step(share(forest, part, settings, rank, ranks)))
+    seconds = time.perf_counter() - begin
     learner.save(policy, target, fresh)
+    print(f"process {rank}: {seconds:.3f} s for {len(steps)} steps, {peak_memory() / 2**20:.0f} MiB at the most")
     if rank == 0:
         write_json(folder / "metrics.json", mean_of_steps(steps))
+
+
+def peak_memory() -> int:
+    """The most memory that this process took so far, in bytes: of its GPU, or of the host where there is none."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_reserved()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main(folders: list[Path]) -> None:
