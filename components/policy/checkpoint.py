@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face form: every reader of a policy's weights goes through here."""
+"""Checkpoints in Hugging Face form: every reader and writer of a policy's weights goes through here."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, modeling_utils
 from transformers.utils import logging as transformers_logging
 
 from components.errors import UserError
 
 transformers_logging.disable_progress_bar()  # weights are loaded several times an iteration
+modeling_utils.unwrap_model = lambda model: (
+    model
+)  # none is wrapped here; looking for wrappers imports DeepSpeed: seconds
 
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # what the output layer alone does not do
 
@@ -39,3 +42,8 @@ def load_model(policy: Path) -> Any:
     if windowed:
         raise UserError(f"{policy}: config.json asks for a sliding window; only full attention is supported")
     return model
+
+
+def save_model(model: Any, folder: Path, **options: Any) -> None:
+    """Writes a model's weights and configuration; options as for its `save_pretrained`."""
+    model.save_pretrained(folder, **options)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from components.config import LoraParams
 from components.errors import UserError
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, save_model
 from components.storage import write_json
 
 ADAPTER, BASE = "adapter", "base"
@@ -75,7 +75,7 @@ def save_adapter(trained: dict[str, Tensor], settings: LoraParams, base: Path, t
         target / ADAPTER / "adapter_config.json", {k: sorted(v) if isinstance(v, set) else v for k, v in config.items()}
     )
     merged = PeftModel.from_pretrained(load_model(target / BASE), target / ADAPTER).merge_and_unload()
-    merged.save_pretrained(target)
+    save_model(merged, target)
 
 
 def _config(settings: LoraParams) -> Any:

@@ -12,7 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from components.config import UpdateParams
 from components.errors import UserError
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, save_model
 from components.policy.lora import add_adapter, base_of, save_adapter
 
 Moments = dict[str, dict[str, Tensor]]  # by parameter name: step, exp_avg, exp_avg_sq
@@ -56,7 +56,7 @@ def save_policy(
         state = model.state_dict()
         for name, parameter in model.named_parameters(remove_duplicate=False):
             state[name] = trained[names[id(parameter)]]  # tied weights have several names
-        model.save_pretrained(target, state_dict=state)
+        save_model(model, target, state_dict=state)
     AutoTokenizer.from_pretrained(policy).save_pretrained(target)
 
 
@@ -77,7 +77,7 @@ def load_moments(policy: Path) -> Moments:
     """
     paths = sorted(policy.glob("optimizer*.safetensors"))
     if paths and "-of-" in paths[-1].name and len(paths) != int(paths[-1].stem.rpartition("-")[2]):
-        raise UserError(f"{policy} holds only {len(paths)} of the files {paths[-1].name} belongs to")
+        raise UserError(f"{policy} holds only {len(paths)} of the files that {paths[-1].name} belongs to")
     moments: Moments = {}
     for path in paths:
         try:

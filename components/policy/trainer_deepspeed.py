@@ -100,12 +100,12 @@ def launch(module: str, folders: list[Path], processes: int, threads: int, log: 
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
-    for folder in folders:
-        if (folder / "error.json").exists():
-            error = read_json(folder / "error.json")
+    for path in (folder / "error.json" for folder in folders):
+        if path.exists():
+            error = read_json(path)
             raise (FloatingPointError if error["kind"] == "FloatingPointError" else UserError)(error["message"])
-        if process.returncode != 0 or not (folder / "metrics.json").exists():
-            raise UserError(f"DeepSpeed failed: {_reason(log)}; see {log}")
+    if process.returncode != 0 or not all((folder / "metrics.json").exists() for folder in folders):
+        raise UserError(f"DeepSpeed failed: {_reason(log)}; see {log}")
 
 
 def _devices(processes: int) -> list[int | str]:
