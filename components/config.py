@@ -239,7 +239,18 @@ class UpdateParams(Section):
     max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm.")
     epochs: PositiveInt = Field(2, description="Passes over the forest.")
     minibatches: PositiveInt = Field(4, description="Optimiser steps per pass; whole trees stay together.")
-    micro_batch_tokens: PositiveInt = Field(16384, description="Padded tokens in one forward pass.")
+    packing: Literal["auto", "tree", "flat"] = Field(
+        "auto", description="Shared prefixes computed once (tree), or row by row (flat); auto checks tree once."
+    )
+    micro_batch_tokens: PositiveInt = Field(
+        16384, description="Tokens in one forward pass: unique ones of packed trees, padded ones of flat rows."
+    )
+    max_path_tokens: PositiveInt | None = Field(
+        None, description="Longest path that may be trained; must hold engine.max_tokens. null: no limit."
+    )
+    importance_cap: Annotated[Float, Field(ge=1)] | None = Field(
+        None, description="Cap on the weights trainer/engine of tokens; null: the ratio starts from the engine's own."
+    )
     dtype: Literal["fp32", "bf16"] = Field("fp32", description="What layers compute in; weights are kept in fp32.")
     gradient_checkpointing: bool = Field(False, description="Compute layers again in the backward pass: less memory.")
     lora: LoraParams = LoraParams()
@@ -296,6 +307,11 @@ class Params(Section):
             raise ValueError(
                 f"allocation.pool={self.allocation.pool} is larger than "
                 f"environment.train_prompts={self.environment.train_prompts}"
+            )
+        longest = self.update.max_path_tokens
+        if longest is not None and longest < self.engine.max_tokens:
+            raise ValueError(
+                f"update.max_path_tokens={longest} is less than a rollout's engine.max_tokens={self.engine.max_tokens}"
             )
         return self
 

@@ -13,10 +13,12 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 if __name__ == "__main__":
     sys.modules["mlflow"] = None  # type: ignore[assignment]  # where it is installed, DeepSpeed imports it: seconds
@@ -31,28 +33,29 @@ from transformers.integrations import HfDeepSpeedConfig
 
 from components.config import UpdateParams
 from components.errors import UserError
-from components.policy.batches import Batch, Row, collate, micro_batches, minibatches
+from components.policy.batches import Batch, micro_batches, minibatches, no_terms
 from components.policy.loss import Stats, batch_loss, check_finite, mean_of_steps
+from components.policy.mismatch import first_mismatch, look_back
+from components.policy.self_check import settle_packing
 from components.policy.trainable import Moments, load_moments, load_trainable, save_moments, save_policy
 from components.storage import read_json, read_parquet, write_json
-from components.tree.advantages import Credit, credit
+from components.tree.advantages import credit
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA
 
+T = TypeVar("T")
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Objective(nn.Module):
-    """The loss as a module, so that DeepSpeed sees every use of the model's weights within one forward pass."""
+class Within(nn.Module):
+    """Runs a function of the model as a forward pass, so that DeepSpeed sees every use of the model's weights."""
 
-    def __init__(self, model: Any, settings: UpdateParams, temperature: float) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.settings, self.temperature = model, settings, temperature
-        self.stats = Stats()
+        self.model = model
 
-    def forward(self, batch: Batch) -> Tensor:
-        loss, self.stats = batch_loss(self.model, batch, self.settings, self.temperature)
-        return loss
+    def forward(self, function: Callable[[Any], T]) -> T:
+        return function(self.model)
 
 
 class Learner:
@@ -69,30 +72,38 @@ class Learner:
         self.settings, self.ranks = settings, dist.get_world_size()
         self.trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.adam = torch.optim.Adam(self.trained.values(), lr=0.0)
-        self.objective = Objective(model, settings, temperature)
-        self.engine: Any = deepspeed.initialize(
-            model=self.objective, optimizer=self.adam, config=engine_config(settings)
+        self.model, self.temperature = model, temperature
+        self.within: Any = deepspeed.initialize(
+            model=Within(model), optimizer=self.adam, config=engine_config(settings)
         )[0]
-        self.objective.eval()
         self._start_from(moments)
 
     def step(self, batches: list[Batch]) -> dict[str, float]:
         """One optimiser step on this process's batches; the same number of them in every process."""
         stats = Stats()
         for index, batch in enumerate(batches):
-            self.engine.set_gradient_accumulation_boundary(index + 1 == len(batches))
-            loss = self.engine(batch.to(self.engine.device))
-            self.engine.backward(loss * self.ranks)  # DeepSpeed takes the mean over processes; this is a sum
-            stats += self.objective.stats
-        sums = torch.tensor(astuple(stats), dtype=torch.float64, device=self.engine.device)
-        dist.all_reduce(sums)
+            self.within.set_gradient_accumulation_boundary(index + 1 == len(batches))
+            given = batch.to(self.within.device)
+            loss, part = self.within(
+                lambda model, given=given: batch_loss(model, given, self.settings, self.temperature)
+            )
+            self.within.backward(loss * self.ranks)  # DeepSpeed takes the mean over processes; this is a sum
+            stats += part
+        stats = self._of_all(stats)
         if self.settings.zero_stage == 0:
             norm = float(nn.utils.clip_grad_norm_(self.trained.values(), self.settings.max_grad_norm))
-        self.engine.step()
+        self.within.step()
         if self.settings.zero_stage > 0:
-            norm = float(self.engine.get_global_grad_norm())
-        check_finite(float(sums[0]), norm)
-        return Stats(*sums.tolist()).metrics() | {"grad_norm": norm}
+            norm = float(self.within.get_global_grad_norm())
+        check_finite(stats.loss, norm)
+        return stats.metrics() | stats.mismatch() | {"grad_norm": norm}
+
+    def _of_all(self, stats: Stats) -> Stats:
+        """The counts of all processes, in each of them."""
+        table = torch.zeros(self.ranks, len(astuple(stats)), dtype=torch.float64, device=self.within.device)
+        table[dist.get_rank()] = torch.tensor(astuple(stats))
+        dist.all_reduce(table)
+        return sum((Stats(*row) for row in table.tolist()), Stats())
 
     def whole(self, name: str, key: str | None = None) -> Tensor:
         """A parameter, or one of its moments, put together from all processes; fp32."""
@@ -118,7 +129,7 @@ class Learner:
             if index % self.ranks == rank:
                 moments[name] = state
         if rank == 0:
-            save_policy(self.objective.model, weights, self.settings, policy, target, fresh)
+            save_policy(self.model, weights, self.settings, policy, target, fresh)
         dist.barrier()
         save_moments(moments, target, rank, self.ranks)
         dist.barrier()
@@ -132,7 +143,7 @@ class Learner:
                 if self.settings.zero_stage == 0:
                     self.adam.state[parameter][key].copy_(value)
                 else:
-                    safe_set_full_optimizer_state(parameter, value.to(self.engine.device), key)
+                    safe_set_full_optimizer_state(parameter, value.to(self.within.device), key)
         taken = next((float(state["step"]) for state in moments.values()), 0.0)
         for state in self.adam.state.values():
             state["step"] = torch.tensor(taken)
@@ -158,19 +169,14 @@ def engine_config(settings: UpdateParams) -> dict[str, Any]:
     return config
 
 
-def no_terms() -> Batch:
-    """A batch that adds nothing to the loss, whose graph still goes through every layer."""
-    return collate([Row([0], [0.0], [0.0], [0.0])])
-
-
-def share(forest: Forest, terms: Credit, settings: UpdateParams, rank: int, ranks: int) -> list[Batch]:
+def share(batches: Callable[[UpdateParams], list[Batch]], settings: UpdateParams, rank: int, ranks: int) -> list[Batch]:
     """The batches of one process: smaller ones if there are too few for all, empty ones where others have one more."""
-    batches = micro_batches(forest, terms, settings)
-    if len(batches) < ranks:
-        tokens = sum(batch.input_ids.numel() for batch in batches)
-        batches = micro_batches(forest, terms, settings.model_copy(update={"micro_batch_tokens": 1 + tokens // ranks}))
-    mine = batches[rank::ranks]
-    return mine + [no_terms()] * (math.ceil(len(batches) / ranks) - len(mine))
+    made = batches(settings)
+    if len(made) < ranks:
+        tokens = sum(batch.input_ids.numel() for batch in made)
+        made = batches(settings.model_copy(update={"micro_batch_tokens": 1 + tokens // ranks}))
+    mine = made[rank::ranks]
+    return mine + [no_terms()] * (math.ceil(len(made) / ranks) - len(mine))
 
 
 def run(folder: Path) -> None:
@@ -187,15 +193,19 @@ def run(folder: Path) -> None:
     forest = Forest.from_table(read_parquet(folder / "forest.parquet", NODE_SCHEMA))
     terms, rng = credit(forest, settings.advantage), np.random.default_rng(seed)
     begin = time.perf_counter()
+    temperature = job["temperature"]
+    settings, packing = learner.within(lambda model: settle_packing(model, forest, terms, settings, temperature))
+    proximal, mismatch = learner.within(lambda model: look_back(model, forest, terms, settings, temperature))
     steps: list[dict[str, float]] = []
     for _ in range(settings.epochs):
         for part in minibatches(forest, terms, settings.minibatches, rng):
-            steps.append(learner.step(share(forest, part, settings, rank, ranks)))
+            make = partial(micro_batches, forest, part, proximal=proximal)
+            steps.append(learner.step(share(make, settings, rank, ranks)))
     seconds = time.perf_counter() - begin
     learner.save(policy, target, fresh)
     print(f"process {rank}: {seconds:.3f} s for {len(steps)} steps, {peak_memory() / 2**20:.0f} MiB at the most")
     if rank == 0:
-        write_json(folder / "metrics.json", mean_of_steps(steps))
+        write_json(folder / "metrics.json", mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing)
 
 
 def peak_memory() -> int:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from components.config import UpdateParams
 from components.policy.batches import Batch
+from components.policy.tree_attention import tree_for
+
+LOGITS = 2**28  # logits that are held at once (1 GiB); beyond, they are computed again in the backward pass
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Sums over terms; those of several batches add up.
+    """Sums over terms; those of several batches, and of several processes, are added by `+`.
 
     Attributes:
         loss: The loss, weights included.
@@ -25,6 +29,9 @@ class Stats:
         kl: k3 estimates ρ - 1 - log ρ of the divergence from the policy that sampled (J. Schulman, "Approximating KL
             divergence", 2020).
         clipped: Terms whose ratio lies outside the clip range.
+        paths: Paths, each with all its terms.
+        path_ratio: Products of the ratios along each path.
+        log_ratio_max: Largest |log ρ|; not a sum.
     """
 
     loss: float = 0.0
@@ -32,9 +39,13 @@ class Stats:
     ratio: float = 0.0
     kl: float = 0.0
     clipped: float = 0.0
+    paths: float = 0.0
+    path_ratio: float = 0.0
+    log_ratio_max: float = 0.0
 
     def __add__(self, other: Stats) -> Stats:
-        return Stats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        sums = Stats(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return replace(sums, log_ratio_max=max(self.log_ratio_max, other.log_ratio_max))
 
     def metrics(self) -> dict[str, float]:
         """The loss, and means over the terms."""
@@ -44,6 +55,19 @@ class Stats:
             "ratio_mean": self.ratio / tokens,
             "clip_fraction": self.clipped / tokens,
             "kl": self.kl / tokens,
+        }
+
+    def mismatch(self) -> dict[str, float]:
+        """The same as a comparison of engine and trainer, where both had the same weights.
+
+        The ratio of a path grows with its length while those of its tokens stay near 1; both are told.
+        """
+        tokens, paths = self.tokens or math.nan, self.paths or math.nan
+        return {
+            "mismatch_kl": self.kl / tokens,
+            "mismatch_max": self.log_ratio_max if self.tokens else math.nan,
+            "mismatch_ratio": self.ratio / tokens,
+            "mismatch_path_ratio": self.path_ratio / paths,
         }
 
 
@@ -65,31 +89,53 @@ def batch_loss(model: Any, batch: Batch, settings: UpdateParams, temperature: fl
         temperature: The engine's: scored log-probabilities belong to the sampled distribution.
     """
     logprob = score(model, batch, temperature)
-    low, high = settings.clip_low, settings.clip_high
-    loss = clipped_loss(logprob, batch.old_logprob_K, batch.advantage_K, batch.weight_K, low, high)
-    delta = (logprob - batch.old_logprob_K).detach()
+    loss = clipped_loss(
+        logprob, batch.old_logprob_K, batch.advantage_K, batch.weight_K, settings.clip_low, settings.clip_high
+    )
+    return loss, replace(compare(logprob.detach(), batch, settings), loss=float(loss.detach()))
+
+
+def compare(logprob_K: Tensor, batch: Batch, settings: UpdateParams) -> Stats:
+    """Counts of the ratios of log-probabilities to the batch's old ones; the loss is left at 0."""
+    delta = logprob_K - batch.old_logprob_K
     ratio = delta.exp()
-    return loss, Stats(
-        loss=float(loss.detach()),
+    paths = torch.unique_consecutive(batch.path_K, return_inverse=True)[1]
+    along = delta.new_zeros(int(paths[-1]) + 1 if len(paths) else 0, dtype=torch.float64)
+    return Stats(
         tokens=len(delta),
         ratio=float(ratio.sum()),
         kl=float((ratio - 1 - delta).sum()),
-        clipped=float(((ratio < 1 - low) | (ratio > 1 + high)).sum()),
+        clipped=float(((ratio < 1 - settings.clip_low) | (ratio > 1 + settings.clip_high)).sum()),
+        paths=len(along),
+        path_ratio=float(along.index_add(0, paths, delta.double()).exp().sum()),
+        log_ratio_max=float(delta.abs().max()) if len(delta) else 0.0,
     )
 
 
 def score(model: Any, batch: Batch, temperature: float) -> Tensor:
     """Log-probability of each term's token (K,). Logits are computed only where a token is predicted."""
-    hidden = model.get_decoder()(input_ids=batch.input_ids, use_cache=False).last_hidden_state
-    logits = model.get_output_embeddings()(hidden.flatten(0, 1)[batch.predictor_Q]).float() / temperature
-    logprob = torch.log_softmax(logits, dim=-1).gather(1, batch.target_Q[:, None])[:, 0]
-    return logprob[batch.prediction_K]
+    packed: dict[str, Any] = {}
+    if batch.end_T is not None:
+        packed = {"position_ids": batch.position_ids, "tree": tree_for(model, batch.end_T)}
+    hidden = model.get_decoder()(input_ids=batch.input_ids, use_cache=False, **packed).last_hidden_state
+    hidden, head = hidden.flatten(0, 1)[batch.predictor_Q], model.get_output_embeddings()
+
+    def logprob(hidden: Tensor, target: Tensor) -> Tensor:
+        return torch.log_softmax(head(hidden).float() / temperature, dim=-1).gather(1, target[:, None])[:, 0]
+
+    chunk = max(1, LOGITS // model.config.vocab_size)
+    if len(hidden) <= chunk:
+        return logprob(hidden, batch.target_Q)[batch.prediction_K]
+    parts = zip(torch.split(hidden, chunk), torch.split(batch.target_Q, chunk), strict=True)
+    return torch.cat([checkpoint(logprob, *part, use_reentrant=False) for part in parts])[batch.prediction_K]
 
 
 def check_finite(loss: float, norm: float) -> None:
     """Raises `FloatingPointError` if a step's loss or gradient norm is not finite."""
     if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise FloatingPointError(f"the policy's loss ({loss}) or gradient norm ({norm}) is not finite")
+        raise FloatingPointError(
+            f"the policy's loss ({loss}) or gradient norm ({norm}) is not finite; the step was not taken"
+        )
 
 
 def mean_of_steps(steps: list[dict[str, float]]) -> dict[str, float]:

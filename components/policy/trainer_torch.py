@@ -15,6 +15,8 @@ from components.config import UpdateParams
 from components.policy.base import Update
 from components.policy.batches import Batch, micro_batches, minibatches
 from components.policy.loss import Stats, batch_loss, check_finite, mean_of_steps
+from components.policy.mismatch import first_mismatch, look_back
+from components.policy.self_check import settle_packing
 from components.policy.trainable import load_moments, load_trainable, save_moments, save_policy
 from components.tree.advantages import credit
 from components.tree.forest import Forest
@@ -39,24 +41,31 @@ class TorchTrainer:
         moments = {} if fresh else load_moments(policy)
         optimizer.state.update({trained[name]: state for name, state in moments.items() if name in trained})
         terms = credit(forest, self.settings.advantage)
+        with self._precision(model):
+            settings, packing = settle_packing(model, forest, terms, self.settings, self.temperature)
+            proximal, mismatch = look_back(model, forest, terms, settings, self.temperature)
         rng = np.random.default_rng(seed)
         steps: list[dict[str, float]] = []
-        for _ in range(self.settings.epochs):
-            for part in minibatches(forest, terms, self.settings.minibatches, rng):
-                steps.append(self._step(model, optimizer, micro_batches(forest, part, self.settings)))
+        for _ in range(settings.epochs):
+            for part in minibatches(forest, terms, settings.minibatches, rng):
+                steps.append(self._step(model, optimizer, micro_batches(forest, part, settings, proximal)))
         save_policy(model, {n: p.detach() for n, p in trained.items()}, self.settings, policy, target, fresh)
         save_moments({name: optimizer.state[parameter] for name, parameter in trained.items()}, target)
-        return Update(mean_of_steps(steps) | terms.metrics(), terms.advantage_N(len(forest)).tolist())
+        metrics = mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing | terms.metrics()
+        return Update(metrics, terms.advantage_N(len(forest)).tolist())
 
     def _step(self, model: Any, optimizer: torch.optim.Optimizer, batches: list[Batch]) -> dict[str, float]:
         optimizer.zero_grad(set_to_none=True)
         stats = Stats()
         for batch in batches:
-            with torch.autocast(batch.input_ids.device.type, torch.bfloat16, enabled=self.settings.dtype == "bf16"):
+            with self._precision(model):
                 loss, part = batch_loss(model, batch, self.settings, self.temperature)
             loss.backward()  # type: ignore[no-untyped-call]
             stats += part
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.max_grad_norm))
         check_finite(stats.loss, norm)
         optimizer.step()
-        return stats.metrics() | {"grad_norm": norm}
+        return stats.metrics() | stats.mismatch() | {"grad_norm": norm}
+
+    def _precision(self, model: Any) -> torch.autocast:
+        return torch.autocast(model.device.type, torch.bfloat16, enabled=self.settings.dtype == "bf16")

@@ -1,6 +1,7 @@
 """The rollout forest in memory: nodes, and the arrays that the mathematics works on.
 
-Axis suffixes: `_N` nodes, `_L` leaves. All arrays are indexed by `node_id`, which equals the row number.
+Axis suffixes: `_N` nodes, `_L` leaves, `_T` the tokens of all nodes, one node after the other. Arrays over nodes are
+indexed by `node_id`, which equals the row number.
 """
 
 from __future__ import annotations
@@ -94,6 +95,27 @@ class Forest:
     def tokens_N(self) -> np.ndarray:
         """Tokens of each node, observations included; int64."""
         return np.array([len(n.token_ids) for n in self.nodes], dtype=np.int64)
+
+    @cached_property
+    def first_N(self) -> np.ndarray:
+        """Where each node's tokens begin among all tokens; int64."""
+        first: np.ndarray = np.cumsum(self.tokens_N) - self.tokens_N
+        return first
+
+    @cached_property
+    def token_ids_T(self) -> np.ndarray:
+        """Token ids; int64."""
+        return np.array([token for n in self.nodes for token in n.token_ids], dtype=np.int64)
+
+    @cached_property
+    def is_action_T(self) -> np.ndarray:
+        """Which tokens were sampled; bool."""
+        return np.array([acted for n in self.nodes for acted in n.is_action], dtype=bool)
+
+    @cached_property
+    def logprob_T(self) -> np.ndarray:
+        """The engine's log-probabilities of the sampled tokens, NaN at the others; float64."""
+        return np.array([value for n in self.nodes for value in n.logprobs], dtype=np.float64)
 
     @cached_property
     def leaves_L(self) -> np.ndarray:
