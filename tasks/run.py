@@ -29,6 +29,9 @@ MAY_CHANGE = (
     "run.data_dir",
     "tracking.mlflow",
     "tracking.experiment",
+    "update.processes",  # these three, but for rounding
+    "update.zero_stage",
+    "update.offload",
 )
 
 

@@ -19,12 +19,14 @@ import torch
 
 from components.config import UpdateParams
 from components.errors import UserError
+from components.policy.batches import micro_batches
 from components.policy.checkpoint import load_model
 from components.policy.renderer import Renderer
 from components.policy.trainable import load_moments
 from components.policy.trainer_deepspeed import DeepSpeedTrainer, launch
 from components.policy.trainer_torch import TorchTrainer
 from components.storage import content_hash, write_json, write_parquet
+from components.tree.advantages import credit
 from components.tree.forest import Forest
 from tests.components.policy.test_trainer import forest
 
@@ -33,7 +35,7 @@ pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
 WORKER = "components.policy.deepspeed_worker"
 STAGES = (0, 1, 2, 3)
 ONE_STEP = UpdateParams(advantage="grpo", epochs=1, minibatches=1)
-SMALL = {"micro_batch_tokens": 60, "minibatches": 2, "epochs": 2}  # several batches a step, an odd number of them
+SMALL = {"micro_batch_tokens": 60, "minibatches": 2, "epochs": 2}  # several batches in some steps, one in others
 LORA = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]}}
 
 
@@ -119,6 +121,7 @@ def one(tmp_path_factory, random_policy) -> Launch:
 def two(tmp_path_factory, one, random_policy) -> Launch:
     made = jobs_of_every_stage(tmp_path_factory.mktemp("two"), 2, random_policy)
     made.add("again", settings(2, 3, **SMALL), random_policy)
+    made.add("uneven", settings(2, 3, micro_batch_tokens=60), random_policy)
     made.add("goes-on", settings(2, 2), made.policy("stage-2"))
     made.add("changed", settings(2, 3), one.policy("stage-1"))
     first = made.add("lora", settings(2, 3, gradient_checkpointing=True, **LORA), random_policy)
@@ -141,11 +144,18 @@ def infinite() -> Forest:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_step_is_that_of_one_process(request, processes, stage):
-    """Four optimiser steps on trees of unequal size, over an odd number of batches: no deadlock, the same result."""
+    """Four optimiser steps on trees of unequal size, weights and moments."""
     made = request.getfixturevalue({1: "one", 2: "two"}[processes])
     name = f"stage-{stage}"
     assert_same_step(made.policy(name), made.reference(name))
     assert made.metrics(name)["optimizer_steps"] == 4
+
+
+def test_a_process_with_fewer_batches_takes_part_to_the_end(two):
+    chosen, _, given = two.jobs["uneven"]
+    batches = micro_batches(given, credit(given, "grpo"), chosen.model_copy(update={"packing": "tree"}))
+    assert len(batches) == 3
+    assert_same_step(two.policy("uneven"), two.reference("uneven"))
 
 
 def test_metrics_are_those_of_all_processes(two, random_policy, tmp_path):
