@@ -26,9 +26,10 @@ test: $(VENV)/.dev  ## run the tests
 check: $(VENV)/.dev  ## lint, types, import direction
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-bench: $(VENV)/.dev  ## time planners, engine, tools and search, judge the predictors; writes bench/results.json
+bench: $(VENV)/.dev  ## time planners, engine, update, tools and search, judge the predictors; writes bench/results.json
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.planners
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.engine
+	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.update
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.predictor
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.functions_tools
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.search

@@ -17,7 +17,7 @@ from components.policy.mismatch import look_back
 from components.policy.trainer_torch import TorchTrainer
 from components.tree.advantages import credit
 from components.tree.forest import Forest
-from tests.components.policy.test_packing import FLAT, SHAPES, TREE, gradient, grow, near, qwen, row_of
+from tests.components.policy.packed import FLAT, SHAPES, TREE, gradient, grow, near, qwen, row_of
 
 
 def sampled(policy, trees: Forest, temperature: float) -> Forest:

@@ -2,113 +2,33 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from components.config import UpdateParams
 from components.errors import UserError
-from components.policy import loss, self_check, tree_attention
+from components.policy import loss, tree_attention
 from components.policy.batches import Proximal, build_rows, collate, micro_batches, pack
-from components.policy.loss import batch_loss, score
-from components.policy.packing import Row, layout, split
-from components.policy.self_check import settle_packing
+from components.policy.loss import score
+from components.policy.packing import layout, split
 from components.policy.trainer_torch import TorchTrainer
-from components.policy.tree_attention import block_mask, blocks
 from components.storage import content_hash
 from components.tree.advantages import ADVANTAGES, credit
 from components.tree.forest import Forest
-from components.tree.schema import Node, Origin, StopReason
-
-VOCABULARY = 40
-TREE = UpdateParams(advantage="grpo", packing="tree")
-FLAT = TREE.model_copy(update={"packing": "flat"})
-SHAPES = {
-    "star": [[-1, -1, -1, -1]],
-    "chains": [[-1, 0, 1, -1, 3, 4]],
-    "late branches": [[-1, 0, 1, 2, 0, 1, 2, 2]],
-    "bushy": [[-1, 0, 0, 0, -1, 4, 4, 5, 5]],
-    "several": [[-1, -1], [-1, 0, 0], [-1, -1, 0, 0, 1]],
-}
-
-
-def qwen(tied: bool = False, layers: int = 2) -> Qwen3ForCausalLM:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        initializer_range=0.3,
-        tie_word_embeddings=tied,
-    )
-    return Qwen3ForCausalLM(config).eval()
-
-
-def grow(trees: list[list[int]], seed: int = 0, vocabulary: int = VOCABULARY, longest: int = 6) -> Forest:
-    """Trees given by each node's parent among its own (-1: the prompt); turns of sampled and observed tokens."""
-    rng = np.random.default_rng(seed)
-    nodes: list[Node] = []
-    for tree_id, parents in enumerate(trees):
-        root = len(nodes)
-        for index, parent in enumerate([None, *parents]):
-            leaf = parent is not None and index - 1 not in parents
-            acted = 0 if parent is None else int(rng.integers(1, longest + 1))
-            seen = 4 if parent is None else 0 if leaf else int(rng.integers(0, 4))
-            nodes.append(
-                Node(
-                    tree_id,
-                    f"p{tree_id}",
-                    len(nodes),
-                    -1 if parent is None else root + 1 + parent,
-                    0 if parent is None else nodes[root + 1 + parent].turn + 1,
-                    Origin.ROOT if parent is None else Origin.FACTUAL,
-                    anchor_id=root,
-                    sibling=index,
-                    token_ids=rng.integers(0, vocabulary, acted + seen).tolist(),
-                    is_action=[True] * acted + [False] * seen,
-                    logprobs=[-3.0] * acted + [np.nan] * seen,
-                    stop_reason=StopReason.ANSWERED if leaf else None,
-                    reward=float(rng.integers(0, 2)) if leaf else None,
-                )
-            )
-        leaves = [n for n in nodes[root:] if n.is_terminal]
-        if len(leaves) > 1:  # every tree with two leaves has contrast
-            leaves[0].reward, leaves[-1].reward = 1.0, 0.0
-    return Forest(nodes)
-
-
-def near(model, trees: Forest, kind: str, seed: int = 0) -> Proximal:
-    """Old log-probabilities around the model's own: ratios from 0.6 to 1.6, weights from 0.5 to 2."""
-    rng, terms = np.random.default_rng(seed), credit(trees, kind)
-    logprob_T = trees.logprob_T.copy()
-    with torch.no_grad():
-        for batch in micro_batches(trees, terms, FLAT):
-            logprob_T[batch.token_K] = score(model, batch, 0.8).numpy()
-    return Proximal(logprob_T + rng.uniform(-0.47, 0.47, len(logprob_T)), rng.uniform(0.5, 2, len(logprob_T)))
-
-
-def gradient(model, trees: Forest, update: UpdateParams, proximal: Proximal, temperature: float = 0.8) -> torch.Tensor:
-    model.zero_grad(set_to_none=True)
-    for batch in micro_batches(trees, credit(trees, update.advantage), update, proximal):
-        batch_loss(model, batch, update, temperature)[0].backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+from tests.components.policy.packed import (
+    FLAT,
+    SHAPES,
+    TREE,
+    VOCABULARY,
+    assert_same,
+    gradient,
+    grow,
+    near,
+    qwen,
+    row_of,
+)
 
 
 def reference_gradient(model, trees: Forest, update: UpdateParams, proximal: Proximal, temperature: float = 0.8):
@@ -128,11 +48,6 @@ def reference_gradient(model, trees: Forest, update: UpdateParams, proximal: Pro
         total = total - weight * each.sum()
     total.backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-def assert_same(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    assert theirs.abs().max() > 0
-    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -189,24 +104,6 @@ def test_any_forest_has_the_same_gradient_packed_and_flat(trees, kind, tokens, b
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max() + 1e-9
 
 
-@pytest.mark.parametrize("make", [
-    lambda: LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32,
-                                         num_hidden_layers=2, num_attention_heads=4)),
-    lambda: GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=4)),
-], ids=["rotary", "learned positions"])  # fmt: skip
-def test_other_models_that_take_positions_are_packed_as_well(make):
-    torch.manual_seed(0)
-    model, trees = make().eval(), grow(SHAPES["several"])
-    proximal = near(model, trees, "grpo")
-    ours, theirs = (gradient(model, trees, update, proximal) for update in (TREE, FLAT))
-    assert_same(ours, theirs)
-
-
-def row_of(ids: list[int], trained: int = 1) -> Row:
-    weight = np.array([0.0] * (len(ids) - trained) + [1.0] * trained)
-    return Row(np.array(ids), np.zeros(len(ids)), np.ones(len(ids)), weight, np.arange(len(ids)), 0)
-
-
 def test_c69_first_token_of_a_child_is_predicted_from_its_parents_last_position():
     """A-B-{C-D, E}: each leaf's log-probabilities are those of a plain forward pass."""
     model, paths = qwen(), [[1, 2, 3, 4], [1, 2, 5]]
@@ -243,87 +140,6 @@ def test_full_part_is_cut_where_least_is_repeated():
     assert [len(part) for part in split(one + two, 15)] == [3, 3]
     assert [len(part) for part in split(one, 7)] == [2, 1]
     assert [len(part) for part in split(one, 3)] == [1, 1, 1]  # a longer row stands alone
-
-
-@pytest.mark.parametrize("length", [1, 16, 40, 100])
-def test_block_masks_are_the_ancestors_mask(monkeypatch, length):
-    """Both forms of the mask, for the blocks of the CPU and for `flex_attention`, against i sees j <=> j <= i < end."""
-    monkeypatch.setattr(tree_attention, "BLOCK", 16)
-    monkeypatch.setattr(tree_attention, "FLEX_BLOCK", 16)
-    rng = np.random.default_rng(length)
-    rows = split([row_of(rng.integers(0, 2, length + 1).tolist()) for _ in range(5)], 1000)[0]
-    end_T = torch.from_numpy(layout(rows).end_T)
-    index = torch.arange(len(end_T))
-    expected = (index <= index[:, None]) & (index[:, None] < end_T)
-
-    tree = blocks(end_T, torch.float32)
-    dense, begin, first = torch.zeros_like(expected), 0, 0
-    for queries, keys, mask in zip(tree.queries, tree.keys, tree.masks, strict=True):
-        place = tree.key_index[first : first + keys]
-        dense[begin : begin + queries, place] = mask[0, 0] == 0
-        begin, first = begin + queries, first + keys
-    assert torch.equal(dense, expected)
-
-    def sees(_, __, query, key):
-        return (key <= query) & (query < end_T[key])
-
-    ours = block_mask(end_T)
-    theirs = create_block_mask(sees, None, None, len(end_T), len(end_T), device="cpu", BLOCK_SIZE=16)
-    assert torch.equal(ours.to_dense().bool(), theirs.to_dense().bool())
-    assert int(ours.full_kv_num_blocks.sum()) == int(theirs.full_kv_num_blocks.sum())
-
-
-def test_flex_attention_sees_what_the_blocks_see():
-    """Uncompiled, as the CPU runs it: the mask that CUDA is given."""
-    rows = split([row_of(np.random.default_rng(i).integers(0, 2, 80).tolist()) for i in range(4)], 1000)[0]
-    end_T = torch.from_numpy(layout(rows).end_T)
-    query, key, value = torch.randn(3, 1, 2, len(end_T), 8, generator=torch.Generator().manual_seed(0))
-    module = torch.nn.Module()
-    ours, _ = tree_attention.attention(module, query, key, value, None, tree=blocks(end_T, torch.float32))
-    theirs = flex_attention(query, key, value, block_mask=block_mask(end_T)).transpose(1, 2)
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-def test_model_that_ignores_the_tree_is_trained_on_rows(monkeypatch, caplog):
-    plain = tree_attention.sdpa_attention_forward
-    monkeypatch.setitem(
-        tree_attention.AttentionInterface._global_mapping,
-        tree_attention.NAME,
-        lambda *args, tree=None, **kwargs: plain(*args, **kwargs),
-    )
-    monkeypatch.setattr(self_check, "_known", {})
-    model, trees = qwen(), grow(SHAPES["several"])
-    auto = TREE.model_copy(update={"packing": "auto"})
-    for _ in range(2):
-        settled, metrics = settle_packing(model, trees, credit(trees, "grpo"), auto, 1.0)
-        assert settled.packing == "flat"
-        assert metrics["packed"] == 0
-        assert metrics["packed_difference"] > 1e-4
-    (record,) = caplog.records  # one line, also when it is asked again
-    assert "Qwen3ForCausalLM cannot be trained on packed trees" in record.message
-    assert model.config._attn_implementation == "sdpa"
-
-
-def test_model_with_an_attention_of_its_own_is_trained_on_rows(caplog):
-    torch.manual_seed(0)
-    model = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=1, n_head=2)).eval()
-    trees = grow(SHAPES["star"])
-    auto = TREE.model_copy(update={"packing": "auto"})
-    settled, metrics = settle_packing(model, trees, credit(trees, "grpo"), auto, 1.0)
-    assert settled.packing == "flat"
-    assert metrics["packed"] == 0
-    assert "an attention of its own" in caplog.text
-
-
-def test_model_that_sees_trees_rightly_is_packed_and_the_check_is_made_once(monkeypatch):
-    monkeypatch.setattr(self_check, "_known", {})
-    model, trees = qwen(), grow(SHAPES["several"])
-    auto, terms = TREE.model_copy(update={"packing": "auto"}), credit(trees, "grpo")
-    settled, metrics = settle_packing(model, trees, terms, auto, 1.0)
-    assert settled.packing == "tree"
-    assert 0 <= metrics["packed_difference"] < 1e-5
-    monkeypatch.setattr(self_check, "score", None)  # would fail if it were called again
-    assert settle_packing(model, trees, terms, auto, 1.0)[0].packing == "tree"
 
 
 def test_two_packed_updates_are_bit_identical_and_near_the_flat_one(random_policy, tmp_path):
