@@ -18,8 +18,8 @@ LORA = {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}
 @pytest.mark.parametrize(
     ("processes", "stage", "lora"),
     [
-        pytest.param(2, 3, LORA, id="two processes, adapters"),
-        pytest.param(1, 0, {}, id="one process", marks=pytest.mark.slow),
+        pytest.param(1, 3, {}, id="one process"),
+        pytest.param(2, 3, LORA, id="two processes, adapters", marks=pytest.mark.slow),
         pytest.param(2, 2, {}, id="two processes", marks=pytest.mark.slow),
     ],
 )

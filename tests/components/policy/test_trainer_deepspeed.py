@@ -118,15 +118,16 @@ def one(tmp_path_factory, random_policy) -> Launch:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, one, random_policy) -> Launch:
+def two(tmp_path_factory, random_policy) -> Launch:
     made = jobs_of_every_stage(tmp_path_factory.mktemp("two"), 2, random_policy)
     made.add("again", settings(2, 3, **SMALL), random_policy)
     made.add("uneven", settings(2, 3, micro_batch_tokens=60), random_policy)
     made.add("goes-on", settings(2, 2), made.policy("stage-2"))
-    made.add("changed", settings(2, 3), one.policy("stage-1"))
+    made.add("changed", settings(2, 3), made.reference("stage-1"))
     first = made.add("lora", settings(2, 3, gradient_checkpointing=True, **LORA), random_policy)
     made.add("lora-goes-on", settings(2, 2, **LORA), first)
     made.add("bf16", settings(2, 2, dtype="bf16"), random_policy)
+    made.add("capped", settings(2, 3, importance_cap=2.0, gradient_checkpointing=True), random_policy)
     made.add("offload", settings(2, 2, offload=True), random_policy)
     made.add("nothing", settings(2, 3), random_policy, forest([1.0, 1.0]))
     made.add("not-finite", settings(2, 3), random_policy, infinite())
@@ -142,7 +143,7 @@ def infinite() -> Forest:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_step_is_that_of_one_process(request, processes, stage):
     """Four optimiser steps on trees of unequal size, weights and moments."""
     made = request.getfixturevalue({1: "one", 2: "two"}[processes])
@@ -185,8 +186,9 @@ def test_adam_goes_on_where_the_checkpoint_stood(two):
     assert {float(state["step"]) for state in load_moments(two.policy("goes-on")).values()} == {5.0}
 
 
-def test_adam_goes_on_with_more_processes_and_another_stage(one, two):
-    assert_same_step(two.policy("changed"), two.reference("changed", one.reference("stage-1")))
+def test_adam_goes_on_from_the_checkpoint_of_another_number_of_processes(two):
+    assert_same_step(two.policy("changed"), two.reference("changed"))
+    assert {float(state["step"]) for state in load_moments(two.policy("changed")).values()} == {5.0}
 
 
 def test_adapters_are_trained_alike_and_go_on(two, random_policy):
@@ -199,6 +201,10 @@ def test_bf16_computes_the_same_as_in_one_process_and_keeps_fp32_weights(two):
     got, expected = load_moments(two.policy("bf16")), load_moments(two.reference("bf16"))
     for name in expected:
         torch.testing.assert_close(got[name]["exp_avg"], expected[name]["exp_avg"], atol=2e-4, rtol=0)
+
+
+def test_capped_importance_weights_and_checkpointed_layers_are_those_of_one_process(two):
+    assert_same_step(two.policy("capped"), two.reference("capped"))
 
 
 def test_moments_in_the_hosts_memory_change_nothing(two):
