@@ -1,8 +1,8 @@
 """A policy update by DeepSpeed against the one-process trainer: time, what a launch costs, and memory by ZeRO stage.
 
 Time: the embedded default's model and number of rollouts, each setting in a launch of its own, all of them in turn,
-`repeats` times over. Memory: a random model of about 60 million parameters, two processes; what a process holds at
-the most, the libraries included.
+`repeats` times over. Memory: a random model of 54 million parameters, two processes; what a process holds at
+the most, with libraries, loading and saving (the first process gathers the checkpoint).
 
 Run from the repository: OMP_NUM_THREADS=1 python -m bench.deepspeed [repeats]
 """
