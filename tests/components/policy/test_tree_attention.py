@@ -75,6 +75,7 @@ def test_block_masks_are_the_ancestors_mask(monkeypatch, length):
     assert int(ours.full_kv_num_blocks.sum()) == int(theirs.full_kv_num_blocks.sum())
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_flex_attention_sees_what_the_blocks_see():
     """Uncompiled, as the CPU runs it: the mask that CUDA is given."""
     rows = split([row_of(np.random.default_rng(i).integers(0, 2, 80).tolist()) for i in range(4)], 1000)[0]
