@@ -45,6 +45,7 @@ bench: $(VENV)/.dev  ## time planners, engine, update, tools and search, judge t
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.functions_tools
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.search
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.overlap
+	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.deepspeed
 
 up: $(VENV)/.core  ## Prefect and MLflow servers, deployment and worker, on loopback
 	@$(BIN)/trace up $(ARGS)

@@ -252,6 +252,20 @@ class PredictorParams(Section):
         return self
 
 
+class LoraParams(Section):
+    """Low-rank adapters: with a rank, only they are trained."""
+
+    rank: Annotated[int, Field(ge=0)] = Field(0, description="Rank of the adapters; 0 trains all weights.")
+    alpha: Positive = Field(32.0, description="What they add is scaled by alpha / rank.")
+    targets: list[str] = Field(["all-linear"], min_length=1, description="Modules that get one, or all-linear.")
+
+    @model_validator(mode="after")
+    def _check(self) -> LoraParams:
+        if "all-linear" in self.targets and len(self.targets) > 1:
+            raise ValueError(f"targets={self.targets}: all-linear stands alone")
+        return self
+
+
 class UpdateParams(Section):
     """Who learns, and from which advantages."""
 
@@ -275,9 +289,22 @@ class UpdateParams(Section):
     importance_cap: Annotated[Float, Field(ge=1)] | None = Field(
         None, description="Cap on the weights trainer/engine of tokens; null: the ratio starts from the engine's own."
     )
+    dtype: Literal["fp32", "bf16"] = Field("fp32", description="What layers compute in; weights are kept in fp32.")
+    gradient_checkpointing: bool = Field(False, description="Compute layers again in the backward pass: less memory.")
+    lora: LoraParams = LoraParams()
+    processes: PositiveInt = Field(1, description="Processes of deepspeed, one per GPU.")
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = Field(
+        0, description="What deepspeed parts among them: 1 moments, 2 gradients too, 3 weights too."
+    )
+    offload: bool = Field(False, description="Keep deepspeed's moments and fp32 weights in the host's memory.")
 
     @model_validator(mode="after")
     def _check(self) -> UpdateParams:
+        for key, neutral in (("processes", 1), ("zero_stage", 0), ("offload", False)):
+            if self.trainer != "deepspeed" and (value := getattr(self, key)) != neutral:
+                raise ValueError(f"{key}={value} is only for trainer=deepspeed")
+        if self.offload and self.zero_stage == 0:
+            raise ValueError("offload=True moves what ZeRO parts: it needs zero_stage 1, 2 or 3")
         from components.tree.advantages import ADVANTAGES
 
         if self.advantage not in ADVANTAGES:

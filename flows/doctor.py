@@ -19,6 +19,7 @@ EXTRAS = {
     "deepspeed": ("deepspeed", "training on several GPUs (update.trainer: deepspeed)"),
     "s3": ("s3fs", "runs in an S3 store (run.store)"),
     "dask": ("prefect-dask", "verifiers and slow tools on several machines (run.cluster)"),
+    "lora": ("peft", "training low-rank adapters (update.lora.rank)"),
     "bench": ("trl", "comparison with TRL (make bench)"),
     "dev": ("pytest", "tests and checks (make test, make check)"),
 }

@@ -40,6 +40,9 @@ MAY_CHANGE = (
     "engine.gpu_memory",
     "engine.timeout",
     "engine.patience",
+    "update.processes",  # these three, but for rounding
+    "update.zero_stage",
+    "update.offload",
 )
 
 
@@ -168,10 +171,10 @@ def _check_available(params: Params) -> None:
         from components.policy.engine_vllm import check
 
         check(params)
-    if (name := params.update.trainer) != "torch":
-        if find_spec(name) is None:
-            raise MissingExtraError(f"update.trainer: {name}", name)
-        raise UserError(f"update.trainer={name!r} is not available in this version; use 'torch'")
+    if params.update.trainer != "torch" and find_spec(params.update.trainer) is None:
+        raise MissingExtraError(f"update.trainer: {params.update.trainer}", params.update.trainer)
+    if params.update.lora.rank > 0 and find_spec("peft") is None:
+        raise MissingExtraError("update.lora", "lora")
 
 
 @contextmanager

@@ -40,8 +40,14 @@ def _torch(params: Params) -> Trainer:
     return TorchTrainer(params.update, params.engine.temperature)
 
 
+def _deepspeed(params: Params) -> Trainer:
+    from components.policy.trainer_deepspeed import DeepSpeedTrainer
+
+    return DeepSpeedTrainer(params.update, params.engine.temperature, params.run.threads)
+
+
 ENGINES: dict[str, Callable[[EngineParams], Engine]] = {"transformers": _transformers, "vllm": _vllm}
-TRAINERS: dict[str, Callable[[Params], Trainer]] = {"torch": _torch}
+TRAINERS: dict[str, Callable[[Params], Trainer]] = {"torch": _torch, "deepspeed": _deepspeed}
 
 
 _making = threading.Lock()

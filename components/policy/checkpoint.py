@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face form: every reader of a policy's weights goes through here."""
+"""Checkpoints in Hugging Face form: every reader and writer of a policy's weights goes through here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, modeling_utils
 from transformers.utils import logging as transformers_logging
 
 from components.errors import UserError
@@ -15,6 +15,9 @@ from components.policy import attention
 from components.storage import content_hash
 
 transformers_logging.disable_progress_bar()  # weights are loaded several times a run
+
+# None is wrapped here, and looking for wrappers when a model is saved imports DeepSpeed, which takes seconds.
+modeling_utils.unwrap_model = lambda model: model
 
 _loading = threading.RLock()  # while a model is read, the library sets the default type and device of the whole process
 
@@ -64,3 +67,8 @@ def shared_model(policy: Path) -> Any:
             model.set_attn_implementation(attention.NAME)  # for all readers, so that none sees who else reads
             _shared[content] = model
         return _shared[content]
+
+
+def save_model(model: Any, folder: Path, **options: Any) -> None:
+    """Writes a model's weights and configuration; options as for its `save_pretrained`."""
+    model.save_pretrained(folder, **options)

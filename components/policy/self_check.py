@@ -31,11 +31,11 @@ def settle_packing(
     """Settings whose `packing` is no longer auto, and metrics: whether trees are packed, and the difference found."""
     if settings.packing != "auto" or not len(terms):
         return settings, {"packed": float(settings.packing != "flat")}
-    kind = f"{type(model).__name__} {model.device.type} {model.dtype} {model.config.to_json_string()}"
+    kind = f"{type(model).__name__} {model.device.type} {model.dtype} {settings.dtype} {model.config.to_json_string()}"
     if kind not in _known:
         _known[kind] = _difference(model, forest, terms, settings, temperature)
     difference = _known[kind]
-    packed = difference <= TOLERANCE.get(model.dtype, COARSE)
+    packed = difference <= _tolerance(model, settings)
     return (
         settings.model_copy(update={"packing": "tree" if packed else "flat"}),
         {"packed": float(packed), "packed_difference": difference},
@@ -55,8 +55,12 @@ def _difference(model: Any, forest: Forest, terms: Credit, settings: UpdateParam
             reason = f"log-probabilities differ by {difference:.2g}"
         except Exception as error:  # models fail in kinds of their own when they are called in a way they do not know
             difference, reason = torch.inf, str(error).splitlines()[0]
-    if difference > TOLERANCE.get(model.dtype, COARSE):
+    if difference > _tolerance(model, settings):
         logger.warning("%s cannot be trained on packed trees (%s); flat rows instead", type(model).__name__, reason)
         if model.config._attn_implementation != "sdpa":
             model.set_attn_implementation("sdpa")
     return difference
+
+
+def _tolerance(model: Any, settings: UpdateParams) -> float:
+    return COARSE if settings.dtype == "bf16" else TOLERANCE.get(model.dtype, COARSE)

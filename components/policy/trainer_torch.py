@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
 
 from components.config import UpdateParams
-from components.errors import UserError
 from components.policy.base import Update
 from components.policy.batches import Batch, micro_batches, minibatches
-from components.policy.checkpoint import load_model
 from components.policy.loss import Stats, batch_loss, check_finite, mean_of_steps
 from components.policy.mismatch import first_mismatch, look_back
 from components.policy.self_check import settle_packing
+from components.policy.trainable import load_moments, load_trainable, save_moments, save_policy
 from components.tree.advantages import credit
 from components.tree.forest import Forest
 
@@ -38,22 +35,22 @@ class TorchTrainer:
 
     def update(self, forest: Forest, policy: Path, target: Path, seed: int, fresh: bool = False) -> Update:
         """Raises `FloatingPointError` if the loss or the gradient is not finite: nothing is written then."""
-        model = load_model(policy).eval()  # gradients without dropout: the sampling policy had none
-        optimizer = torch.optim.Adam(model.parameters(), lr=self.settings.learning_rate)
-        if not fresh:
-            _load_optimizer(optimizer, model, policy)
+        model = load_trainable(policy, self.settings, seed, fresh)
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        optimizer = torch.optim.Adam(trained.values(), lr=self.settings.learning_rate)
+        moments = {} if fresh else load_moments(policy)
+        optimizer.state.update({trained[name]: state for name, state in moments.items() if name in trained})
         terms = credit(forest, self.settings.advantage)
-        settings, packing = settle_packing(model, forest, terms, self.settings, self.temperature)
-        proximal, mismatch = look_back(model, forest, terms, settings, self.temperature)
+        with self._precision(model):
+            settings, packing = settle_packing(model, forest, terms, self.settings, self.temperature)
+            proximal, mismatch = look_back(model, forest, terms, settings, self.temperature)
         rng = np.random.default_rng(seed)
         steps: list[dict[str, float]] = []
         for _ in range(settings.epochs):
             for part in minibatches(forest, terms, settings.minibatches, rng):
                 steps.append(self._step(model, optimizer, micro_batches(forest, part, settings, proximal)))
-        target.mkdir(parents=True)
-        model.save_pretrained(target)
-        AutoTokenizer.from_pretrained(policy).save_pretrained(target)
-        _save_optimizer(optimizer, model, target)
+        save_policy(model, {n: p.detach() for n, p in trained.items()}, self.settings, policy, target, fresh)
+        save_moments({name: optimizer.state[parameter] for name, parameter in trained.items()}, target)
         metrics = mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing | terms.metrics()
         return Update(metrics, terms.advantage_N(len(forest)).tolist())
 
@@ -61,7 +58,8 @@ class TorchTrainer:
         optimizer.zero_grad(set_to_none=True)
         stats = Stats()
         for batch in batches:
-            loss, part = batch_loss(model, batch, self.settings, self.temperature)
+            with self._precision(model):
+                loss, part = batch_loss(model, batch, self.settings, self.temperature)
             loss.backward()  # type: ignore[no-untyped-call]
             stats += part
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.max_grad_norm))
@@ -69,26 +67,5 @@ class TorchTrainer:
         optimizer.step()
         return stats.metrics() | stats.mismatch() | {"grad_norm": norm}
 
-
-def _save_optimizer(optimizer: torch.optim.Optimizer, model: Any, folder: Path) -> None:
-    tensors = {
-        f"{name}/{key}": value.clone()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
-    }
-    save_file(tensors, folder / "optimizer.safetensors")
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, model: Any, folder: Path) -> None:
-    """Restores Adam's moments; a checkpoint without any (a pretrained or warmed-up one) starts fresh."""
-    path = folder / "optimizer.safetensors"
-    if not path.exists():
-        return
-    try:
-        tensors = load_file(path)
-    except Exception as error:
-        raise UserError(f"{path} is damaged ({str(error).splitlines()[0]})") from error
-    for name, parameter in model.named_parameters():
-        state = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
-        if state:
-            optimizer.state[parameter] = state
+    def _precision(self, model: Any) -> torch.autocast:
+        return torch.autocast(model.device.type, torch.bfloat16, enabled=self.settings.dtype == "bf16")

@@ -11,6 +11,7 @@ import torch
 from components.config import PolicyParams
 from components.datasets.builtin import BUILTIN
 from components.environments.base import Chat, Prompt
+from components.policy.checkpoint import save_model
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model, build_tokenizer
 from components.storage import atomic_path, value_hash
@@ -55,7 +56,7 @@ def warm_up(
         schedule.step()
         progress(step + 1, recipe.steps)
     with atomic_path(folder) as temporary:
-        model.save_pretrained(temporary)
+        save_model(model, temporary)
         tokenizer.save_pretrained(temporary)
     return folder
 
