@@ -75,6 +75,9 @@ class EnvironmentParams(Section):
     record: str | None = Field(None, description="File that keeps a search server's answers for later runs.")
     top_k: PositiveInt = Field(3, description="Passages that a search returns.")
     react: bool = Field(False, description="Search in plain ReAct text, for chat templates without tools.")
+    examples: str | None = Field(
+        None, description="Worked turns (rows of role and content) that search shows before a question."
+    )
     graded: bool = Field(False, description="Search rewards F1 of at least 0.3 as well; success stays above 0.5.")
 
     @property

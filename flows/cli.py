@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from components.errors import UserError
+from flows.plan import plan
 from flows.simulate import simulate
 
 app = typer.Typer(
@@ -163,6 +164,7 @@ def doctor() -> None:
 
 
 app.command()(simulate)
+app.command()(plan)
 
 
 @contextmanager
