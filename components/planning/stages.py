@@ -26,7 +26,7 @@ KEPT_FORESTS = 3  # factual, expanded, and the final one
 # What to change if a part does not fit, by stage and part; the first key that exists decides the advice.
 ADVICE = {
     "kv cache": "engine.batch_size",
-    "activations": "update.micro_batch_tokens or update.gradient_checkpointing",
+    "activations": "update.micro_batch_tokens",
     "logits": "update.micro_batch_tokens",
     "weights": "update.zero_stage (3 parts the weights among processes) or update.processes",
     "gathered weights": "update.processes",
@@ -185,7 +185,7 @@ def _fit(params: Params, stages: list[Stage], place: Placement, cluster: Cluster
             if room < one:
                 key = "engine.tensor_parallel or engine.gpu_memory" if place.tensor_parallel == 1 else "engine.gpu_memory"
                 problems.append(
-                    f"generation does not fit: weights of {_gb(stage.memory['weights'])} and one rollout of "
+                    f"generation: weights of {_gb(stage.memory['weights'])} and one rollout of "
                     f"{_gb(one)} do not go into the {_gb(held or cluster.memory)} that vLLM may take; raise {key}"
                 )
             elif room < stage.memory["kv cache"]:
@@ -199,8 +199,8 @@ def _fit(params: Params, stages: list[Stage], place: Placement, cluster: Cluster
             largest = max(stage.memory, key=lambda part: stage.memory[part])
             beside = f" beside the {_gb(held)} that vLLM keeps (engine.gpu_memory)" if held else ""
             problems.append(
-                f"{stage.name} does not fit: {_gb(stage.bytes)} on a {cluster.name} with {_gb(cluster.memory)}{beside}; "
-                f"most are {largest} ({_gb(stage.memory[largest])}): change {_advice(params, stage.name, largest)}"
+                f"{stage.name} needs {_gb(stage.bytes)} of a {cluster.name}'s {_gb(cluster.memory)}{beside}; "
+                f"most is {largest} ({_gb(stage.memory[largest])}): change {_advice(params, stage.name, largest)}"
             )
     return problems, notes
 
@@ -211,6 +211,8 @@ def _advice(params: Params, stage: str, part: str) -> str:
         return "predictor.batch_size or predictor.path" if stage == "refit" else "predictor.path"
     if stage == "generation":
         return {"weights": "policy.path, or engine.name to vllm"}.get(part, "engine.batch_size")
+    if part == "activations" and not Placement.of(params).checkpointing:
+        return "update.gradient_checkpointing"
     if part in ("activations", "logits") and params.update.micro_batch_tokens <= params.engine.max_tokens:
         return "engine.max_tokens (a path is never cut in the update)"
     if part in ("weights", "gradients", "optimiser") and params.update.trainer == "torch":
