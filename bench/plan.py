@@ -87,9 +87,7 @@ def child(what: str, name: str) -> None:
             engine.load(folder)
             requests = [Request([5 + i, *range(3, third + 2)], i, third) for i in range(sequences)]
             said = engine.generate(requests)
-            again = [
-                Request(r.token_ids + c.token_ids, r.seed, third) for r, c in zip(requests, said, strict=True)
-            ]
+            again = [Request(r.token_ids + c.token_ids, r.seed, third) for r, c in zip(requests, said, strict=True)]
             engine.generate(again)
             predicted = sum(memory.sampling(params, model, place, third).values())
     print(json.dumps([predicted, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base]))

@@ -142,6 +142,15 @@ class EngineParams(Section):
     repetition_penalty: Positive = Field(1.0, description="Must be 1 in training.")
     max_turn_tokens: PositiveInt = Field(24, description="Sampled tokens in one turn.")
     max_tokens: PositiveInt = Field(128, description="Tokens of a whole rollout, prompt and observations included.")
+    servers: Annotated[int, Field(ge=0)] | Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = Field(
+        1, description="vllm: URLs of running servers, or how many the run starts; 0 samples in the run's own process."
+    )
+    python: str = Field(".venv-vllm/bin/python", description="vllm: interpreter of the servers that the run starts.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="vllm: number format.")
+    tensor_parallel: PositiveInt = Field(1, description="vllm: GPUs of one server.")
+    gpu_memory: Annotated[Float, Field(gt=0, le=1)] = Field(0.9, description="vllm: share of a GPU's memory to use.")
+    timeout: Positive = Field(1800.0, description="vllm: seconds after which a request is given up and asked again.")
+    patience: Positive = Field(120.0, description="vllm: seconds to wait for a server where none answers.")
 
     @model_validator(mode="after")
     def _neutral(self) -> EngineParams:
@@ -217,6 +226,20 @@ class PredictorParams(Section):
         return self
 
 
+class LoraParams(Section):
+    """Low-rank adapters: with a rank, only they are trained."""
+
+    rank: Annotated[int, Field(ge=0)] = Field(0, description="Rank of the adapters; 0 trains all weights.")
+    alpha: Positive = Field(32.0, description="What they add is scaled by alpha / rank.")
+    targets: list[str] = Field(["all-linear"], min_length=1, description="Modules that get one, or all-linear.")
+
+    @model_validator(mode="after")
+    def _check(self) -> LoraParams:
+        if "all-linear" in self.targets and len(self.targets) > 1:
+            raise ValueError(f"targets={self.targets}: all-linear stands alone")
+        return self
+
+
 class UpdateParams(Section):
     """Who learns, and from which advantages."""
 
@@ -229,9 +252,22 @@ class UpdateParams(Section):
     epochs: PositiveInt = Field(2, description="Passes over the forest.")
     minibatches: PositiveInt = Field(4, description="Optimiser steps per pass; whole trees stay together.")
     micro_batch_tokens: PositiveInt = Field(16384, description="Padded tokens in one forward pass.")
+    dtype: Literal["fp32", "bf16"] = Field("fp32", description="What layers compute in; weights are kept in fp32.")
+    gradient_checkpointing: bool = Field(False, description="Compute layers again in the backward pass: less memory.")
+    lora: LoraParams = LoraParams()
+    processes: PositiveInt = Field(1, description="Processes of deepspeed, one per GPU.")
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = Field(
+        0, description="What deepspeed parts among them: 1 moments, 2 gradients too, 3 weights too."
+    )
+    offload: bool = Field(False, description="Keep deepspeed's moments and fp32 weights in the host's memory.")
 
     @model_validator(mode="after")
     def _check(self) -> UpdateParams:
+        for key, neutral in (("processes", 1), ("zero_stage", 0), ("offload", False)):
+            if self.trainer != "deepspeed" and (value := getattr(self, key)) != neutral:
+                raise ValueError(f"{key}={value} is only for trainer=deepspeed")
+        if self.offload and self.zero_stage == 0:
+            raise ValueError("offload=True moves what ZeRO parts: it needs zero_stage 1, 2 or 3")
         from components.tree.advantages import ADVANTAGES
 
         if self.advantage not in ADVANTAGES:

@@ -81,6 +81,8 @@ def _json(made: Plan, parameters: int, cluster: Cluster) -> dict[str, Any]:
 
 
 def _show(made: Plan, settings: Params, parameters: int, cluster: Cluster) -> None:
+    from components.planning import gigabytes
+
     bare, further = made.rollouts
     table = Table("stage", box=None)
     for heading in ("devices", "memory of one", "of which", "tokens", "PFLOP", "hours in all"):
@@ -109,15 +111,10 @@ def _show(made: Plan, settings: Params, parameters: int, cluster: Cluster) -> No
     total = made.iterations * made.tree_tokens
     disk = ", ".join(f"{what} {gigabytes(size)}" for what, size in made.disk.items())
     lines = [
-        f"In all: {made.seconds / 3600:,.3g} hours, {total:,.0f} tokens in trees ({made.tree_tokens:,.0f} an iteration, "
-        f"{made.path_tokens:,.0f} along all paths); on disk: {disk}",
+        f"In all: {made.seconds / 3600:,.3g} hours, {total:,.0f} tokens in trees; an iteration's trees have "
+        f"{made.tree_tokens:,.0f}, all their paths {made.path_tokens:,.0f}; on disk: {disk}",
         *(f"Note: {note}" for note in made.notes),
         *(["It fits."] if not made.problems else []),
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def gigabytes(size: float) -> str:
-    """Bytes as GB (1e9) or MB."""
-    return f"{size / 1e9:,.3g} GB" if size >= 1e8 else f"{size / 1e6:,.3g} MB"

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from components.config import Params
 from components.planning.models import Model
 
 FP32, BF16 = 4, 2
 LOGITS_UPDATE = 12  # bytes per logit while a token is learned: scaled logits, log-softmax and its gradient, fp32
-LOGITS_SAMPLING = 24  # bytes per logit in the embedded engine: logits and log-softmax in fp32, their exponentials in fp64
+LOGITS_SAMPLING = (
+    24  # bytes per logit in the embedded engine: logits and log-softmax in fp32, their exponentials in fp64
+)
 LIVE_WEIGHTS = 1e9  # weights that ZeRO-3 gathers at a time (stage3_max_live_parameters of DeepSpeed, by default)
-FEATURE_BATCH = 128  # histories in one forward pass of policy-features
-BACKBONE_BATCH = 64  # the same of encoder and backbone
+READ_TOKENS = 16384  # padded tokens in one forward pass of a prediction, or one longer history
 
 Parts = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How the work is laid out over devices, read from the parameters; what a section does not have is left neutral."""
+    """How the work is laid out over devices, read from the parameters."""
 
     servers: int
     tensor_parallel: int
@@ -35,38 +35,36 @@ class Placement:
 
     @classmethod
     def of(cls, params: Params) -> Placement:
-        def key(section: Any, name: str, default: Any) -> Any:
-            return getattr(section, name, default)
-
         engine, update = params.engine, params.update
-        vllm, deepspeed = engine.name == "vllm", update.trainer == "deepspeed"
-        servers = key(engine, "servers", 1)
-        elsewhere = not isinstance(servers, int)  # servers that others started take no memory here
+        on_vllm = engine.name == "vllm"
+        elsewhere = not isinstance(engine.servers, int)  # servers that others started take no memory here
+        count = len(engine.servers) if not isinstance(engine.servers, int) else max(1, engine.servers)
         return cls(
-            servers=len(servers) if elsewhere else max(1, servers) if vllm else 1,
-            tensor_parallel=key(engine, "tensor_parallel", 1),
-            held_share=key(engine, "gpu_memory", 0.9) if vllm and not elsewhere else 0.0,
-            processes=key(update, "processes", 1) if deepspeed else 1,
-            zero_stage=key(update, "zero_stage", 0) if deepspeed else 0,
-            offload=key(update, "offload", False),
-            checkpointing=key(update, "gradient_checkpointing", False),
-            mixed=key(update, "dtype", "fp32") == "bf16",
-            lora_rank=key(key(update, "lora", None), "rank", 0),
-            packed=key(update, "packing", "flat") != "flat",
+            servers=count if on_vllm else 1,
+            tensor_parallel=engine.tensor_parallel if on_vllm else 1,
+            held_share=engine.gpu_memory if on_vllm and not elsewhere else 0.0,
+            processes=update.processes,
+            zero_stage=update.zero_stage,
+            offload=update.offload,
+            checkpointing=update.gradient_checkpointing,
+            mixed=update.dtype == "bf16",
+            lora_rank=update.lora.rank,
+            packed=getattr(update, "packing", "flat") != "flat",
         )
 
 
 def sampling(params: Params, model: Model, place: Placement, prompt: float) -> Parts:
     """Memory of generation, expansion and evaluation. vLLM pages its cache, so it must hold one rollout at least."""
-    tokens = params.engine.batch_size * params.engine.max_tokens
+    rows = params.engine.batch_size
+    tokens = rows * params.engine.max_tokens
     if params.engine.name == "vllm":
-        wide = FP32 if getattr(params.engine, "dtype", "bfloat16") == "float32" else BF16
+        wide = FP32 if params.engine.dtype == "float32" else BF16
         cache = model.cache_bytes(wide) / place.tensor_parallel
         return {"weights": wide * model.parameters / place.tensor_parallel, "kv cache": tokens * cache}
-    rows = params.engine.batch_size
+    bound = 1e9 * getattr(params.engine, "cache_gb", float("inf"))
     return {
         "weights": FP32 * model.parameters,
-        "kv cache": 2.0 * tokens * model.cache_bytes(FP32),  # the last call's is kept while the next one's is filled
+        "kv cache": 2.0 * min(tokens * model.cache_bytes(FP32), bound),  # this call's, and what earlier ones left
         "logits": LOGITS_SAMPLING * rows * model.vocabulary,
         "activations": FP32 * rows * prompt * (3 * model.intermediate + 4 * model.hidden),
     }
@@ -101,17 +99,19 @@ def writing(model: Model, place: Placement) -> Parts:
     return {"weights": FP32 * model.parameters, "optimiser": 2.0 * FP32 * trained / place.processes}
 
 
-def scoring(params: Params, policy: Model, predictor: Model | None, rows: int, length: float) -> Parts:
-    """Memory of a prediction on `rows` histories of `length` tokens."""
+def scoring(params: Params, policy: Model, predictor: Model | None, rows: int) -> Parts:
+    """Memory of a prediction on `rows` histories."""
+    longest = params.engine.max_tokens
+    tokens = min(rows * longest, max(READ_TOKENS, longest))
     if predictor is not None:
-        inner = FP32 * min(rows, BACKBONE_BATCH) * length * (3 * predictor.intermediate + 4 * predictor.hidden)
+        inner = FP32 * tokens * (3 * predictor.intermediate + 4 * predictor.hidden)
         return {"weights": FP32 * predictor.parameters, "activations": inner}
     if params.predictor.name not in FEATURE_KINDS:
         return {}
-    states = 2.0 * FP32 * (policy.layers + 1) * policy.hidden  # of every layer, and the same side by side
+    states = 2 * (policy.layers + 1) * policy.hidden  # of every layer, and the same side by side
     return {
         "weights": FP32 * policy.parameters,
-        "hidden states": min(rows, FEATURE_BATCH) * length * (states + FP32 * 3 * policy.intermediate),
+        "hidden states": FP32 * tokens * (states + 3.0 * policy.intermediate),
     }
 
 
@@ -119,7 +119,7 @@ def refit(params: Params, policy: Model, predictor: Model | None, rows: int) -> 
     """Memory of a refit on the prefixes of `rows` rollouts."""
     longest = params.engine.max_tokens
     if predictor is None:
-        parts = scoring(params, policy, None, rows, longest)
+        parts = scoring(params, policy, None, rows)
         if parts:
             head = params.predictor.members * params.predictor.hidden * 2 * (policy.layers + 1) * policy.hidden
             parts["head"] = 5.0 * FP32 * head  # weights, what a member sees of them, gradients, two moments

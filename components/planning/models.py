@@ -65,7 +65,7 @@ class Model:
         """Floating-point operations of one token's forward pass in a sequence of `length` tokens.
 
         Two per weight of every matrix, the output layer included (Kaplan et al. 2020, arXiv 2001.08361, Table 1), and
-        those of causal attention, which sees half of the sequence in the mean: 2 · 2 · query width · length / 2 a layer.
+        those of causal attention, which sees half of the sequence in the mean: 4 · query width · length / 2 a layer.
         """
         matrices = self.layers * self.layer_matrices + self.vocabulary * self.hidden
         return 2.0 * matrices + 2.0 * self.layers * self.query * length

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from components.allocation import ARMS
-from components.allocation.base import OneRound
 from components.config import Params
 from components.planning import memory
 from components.planning.hardware import Cluster
@@ -15,13 +13,20 @@ from components.planning.models import Model
 
 # Assumed share of the peak (model FLOP utilisation; Chowdhery et al. 2022, arXiv 2204.02311, section 4.1). Learning:
 # Llama 3 reports 38 to 43 % on H100s (Grattafiori et al. 2024, arXiv 2407.21783, Table 4); long, uneven rollouts get
-# less. Sampling reads all weights for every token: its share is an assumption, under which the shares of time in
-# docs/plan.md come close to those that the paper reports.
-UTILISATION = {"score": 0.30, "sample": 0.15, "refit": 0.30, "update": 0.35}
-VERIFICATIONS = 200.0  # a second and process: the slowest verifier measured (bench/results.json, math_verifications_per_s)
+# less. Sampling reads all weights for every token: its share is an assumption. The predictor computes in fp32, whose
+# peak is a fifteenth of the bfloat16 one on these GPUs (same data sheets). A CPU's peak is its fp32 one.
+UTILISATION = {"sample": 0.15, "predict": 0.05, "update": 0.35}
+UTILISATION_CPU = {"sample": 0.15, "predict": 0.30, "update": 0.30}
+VERIFICATIONS = (
+    200.0  # a second and process: the slowest verifier measured (bench/results.json, math_verifications_per_s)
+)
 WRITING = 1e9  # bytes a second to disk
 FOREST_BYTES = 20.0  # per tree token and kept forest: ids, log-probabilities, masks and text as compressed Parquet
 KEPT_FORESTS = 3  # factual, expanded, and the final one
+
+BRANCHING = (
+    "trace", "trace-root", "trace-prefix", "trace-unified", "trace-unified-tokens", "treepo", "entropy-tree", "infotree",
+)  # fmt: skip  # arms that spend a part of their budget on continuations; the others on whole rollouts alone
 
 # What to change if a part does not fit, by stage and part; the first key that exists decides the advice.
 ADVICE = {
@@ -97,9 +102,8 @@ class Plan:
 def rollouts_of(params: Params) -> tuple[int, int]:
     """Bare rollouts and continuations of an iteration that spends its whole budget."""
     shape = params.allocation.shape
-    arm = type(ARMS[params.allocation.arm])
-    flat = getattr(arm, "plan_continuations", None) is OneRound.plan_continuations or params.allocation.arm == "react"
-    return (int(shape.units), 0) if flat else (shape.root_units, shape.root_units * shape.continuations)
+    branches = params.allocation.arm in BRANCHING
+    return (shape.root_units, shape.root_units * shape.continuations) if branches else (int(shape.units), 0)
 
 
 def plan(
@@ -122,13 +126,17 @@ def plan(
     leaves, prompt = bare + further, length / 4
     tree, paths = (bare + further / 2) * length, leaves * length  # a continuation starts half-way in the mean, App. E.5
     reader = predictor or (policy if params.predictor.name in memory.FEATURE_KINDS else None)
-    longest, pool = params.engine.max_tokens, params.allocation.pool
+    pool = params.allocation.pool
     sampling = memory.sampling(params, policy, place, prompt)
+    rollout = sampling["kv cache"] / params.engine.batch_size
+    if held := place.held_share * cluster.memory:  # vLLM makes do with what it may take
+        sampling["kv cache"] = max(0.0, min(sampling["kv cache"], held - sampling["weights"]))
     workers = min(cluster.devices, place.servers * place.tensor_parallel)
     learners = min(cluster.devices, place.processes)
 
     def stage(name: str, parts: Parts, devices: int, tokens: float, flops: float, kind: str) -> Stage:
-        return Stage(name, parts, devices, tokens, flops, flops / (cluster.peak * devices * UTILISATION[kind]))
+        share = (UTILISATION_CPU if cluster.is_cpu else UTILISATION)[kind]
+        return Stage(name, parts, devices, tokens, flops, flops / (cluster.peak * devices * share))
 
     def read(tokens: float, mean: float) -> float:
         return tokens * reader.forward_flops(mean) if reader else 0.0
@@ -139,19 +147,19 @@ def plan(
     held_out = params.environment.val_prompts * params.evaluation.samples * length / params.evaluation.every
     kept = tree * (1 + params.predictor.replay)
     fitted = params.predictor.steps * params.predictor.batch_size * length / 2
+    learning = (fitted, 3 * read(fitted, length / 2)) if predictor else (kept if reader else 0.0, read(kept, length))
     passes = params.update.epochs * (4 if place.checkpointing else 3)  # backward costs two forward passes
     learned = params.update.epochs * (tree if place.packed else paths)
     checkpoint = memory.FP32 * (policy.parameters + 2 * memory.trained_parameters(policy, place.lora_rank))
     stages = [
         stage("evaluation", sampling, workers, held_out, sampled(held_out), "sample"),
-        stage("scoring", memory.scoring(params, policy, predictor, pool, longest), 1, pool * prompt,
-              read(pool * prompt, prompt), "score"),
+        stage("scoring", memory.scoring(params, policy, predictor, pool), 1, pool * prompt,
+              read(pool * prompt, prompt), "predict"),
         stage("generation", sampling, workers, bare * length, sampled(bare * length), "sample"),
         stage("expansion", sampling, workers, further * length / 2,
               sampled(further * length / 2) + read(bare * length, length), "sample"),
         Stage("verification", {}, 0, 0.0, 0.0, leaves / VERIFICATIONS),
-        stage("refit", memory.refit(params, policy, predictor, leaves), 1, fitted if predictor else kept if reader else 0.0,
-              3 * read(fitted, length / 2) if predictor else read(kept, length), "refit"),
+        stage("refit", memory.refit(params, policy, predictor, leaves), 1, *learning, "predict"),
         stage("update", memory.update(params, policy, place, leaves), learners, learned,
               passes / params.update.epochs * learned * policy.forward_flops(length), "update"),
         Stage("checkpoint", memory.writing(policy, place), 0, 0.0, 0.0, checkpoint / WRITING),
@@ -161,46 +169,58 @@ def plan(
         "policies": keep * checkpoint,
         "forests": params.run.iterations * KEPT_FORESTS * tree * FOREST_BYTES,
     }
-    problems, notes = _fit(params, stages, place, cluster)
+    problems, notes = _fit(params, stages, place, cluster, rollout)
     return Plan(stages, (bare, further), length, tree, paths, params.run.iterations, disk, problems, notes)
 
 
-def _fit(params: Params, stages: list[Stage], place: Placement, cluster: Cluster) -> tuple[list[str], list[str]]:
-    """What does not fit, and what is worth knowing."""
+def _fit(
+    params: Params, stages: list[Stage], place: Placement, cluster: Cluster, rollout: float
+) -> tuple[list[str], list[str]]:
+    """What does not fit, and what is worth knowing; `rollout` are the bytes of one rollout's keys and values."""
     problems: list[str] = []
     notes: list[str] = []
+    servers = place.servers * place.tensor_parallel if place.held_share else 1
     for name, wanted in (
-        ("engine.servers × engine.tensor_parallel", place.servers * place.tensor_parallel if place.held_share else 1),
+        ("engine.servers × engine.tensor_parallel", servers),
         ("update.processes", place.processes),
     ):
         if wanted > cluster.devices and not cluster.is_cpu:
-            problems.append(f"{name} = {wanted} wants more than the {cluster.devices} GPUs")
+            problems.append(f"{name} = {wanted} is more than the GPUs, of which there are {cluster.devices}")
+    if not cluster.is_cpu and params.engine.name != "vllm":
+        notes.append(
+            "engine.name: transformers and update.trainer: torch compute on the CPU; GPUs need vllm, deepspeed"
+        )
     held = place.held_share * cluster.memory
     for stage in stages:
-        if stage.name in ("evaluation", "expansion", "verification") or (stage.name == "checkpoint" and not cluster.is_cpu):
-            continue  # the same as generation, or on the host
+        on_host = stage.devices == 0 and not cluster.is_cpu
+        if on_host or stage.name in (
+            "evaluation",
+            "expansion",
+            "verification",
+        ):  # as generation; or no memory to speak of
+            continue
         if stage.name == "generation" and params.engine.name == "vllm":
-            one = stage.memory["kv cache"] / params.engine.batch_size
             room = (held or cluster.memory) - stage.memory["weights"]
-            if room < one:
-                key = "engine.tensor_parallel or engine.gpu_memory" if place.tensor_parallel == 1 else "engine.gpu_memory"
+            if room < rollout:
                 problems.append(
-                    f"generation: weights of {_gb(stage.memory['weights'])} and one rollout of "
-                    f"{_gb(one)} do not go into the {_gb(held or cluster.memory)} that vLLM may take; raise {key}"
+                    f"generation: weights ({gigabytes(stage.memory['weights'])}) and one rollout's kv cache "
+                    f"({gigabytes(rollout)}) exceed the {gigabytes(held or cluster.memory)} of a {cluster.name} that "
+                    "vLLM may take: raise engine.gpu_memory or engine.tensor_parallel"
                 )
-            elif room < stage.memory["kv cache"]:
+            elif room < rollout * params.engine.batch_size:
                 notes.append(
-                    f"vLLM's cache holds {math.floor(room / one)} rollouts of engine.max_tokens at a time on each "
-                    f"server, less than engine.batch_size = {params.engine.batch_size}: when all are long, some wait"
+                    f"a vLLM server holds {math.floor(room / rollout)} rollouts of engine.max_tokens at a time; of "
+                    f"the engine.batch_size = {params.engine.batch_size} that it may work on, long ones wait"
                 )
             continue
-        room = cluster.memory - (held if stage.devices else 0)
-        if stage.bytes > room:
+        beside = held if stage.devices else 0.0
+        if stage.bytes > cluster.memory - beside:
             largest = max(stage.memory, key=lambda part: stage.memory[part])
-            beside = f" beside the {_gb(held)} that vLLM keeps (engine.gpu_memory)" if held else ""
+            also = f" beside the {gigabytes(held)} that vLLM keeps (engine.gpu_memory)" if beside else ""
             problems.append(
-                f"{stage.name} needs {_gb(stage.bytes)} of a {cluster.name}'s {_gb(cluster.memory)}{beside}; "
-                f"most is {largest} ({_gb(stage.memory[largest])}): change {_advice(params, stage.name, largest)}"
+                f"{stage.name} needs {gigabytes(stage.bytes)} of {gigabytes(cluster.memory)} ({cluster.name}){also}; "
+                f"most is {largest}, {gigabytes(stage.memory[largest])}: change {_advice(params, stage.name, largest)}"
+                + (", or lower engine.gpu_memory" if beside and stage.bytes < 0.9 * cluster.memory else "")
             )
     return problems, notes
 
@@ -208,7 +228,8 @@ def _fit(params: Params, stages: list[Stage], place: Placement, cluster: Cluster
 def _advice(params: Params, stage: str, part: str) -> str:
     """Keys that make a part smaller."""
     if stage in ("scoring", "refit") and part != "hidden states":
-        return "predictor.batch_size or predictor.path" if stage == "refit" else "predictor.path"
+        alone = params.predictor.batch_size == 1
+        return "predictor.batch_size" if stage == "refit" and not alone else "engine.max_tokens or predictor.path"
     if stage == "generation":
         return {"weights": "policy.path, or engine.name to vllm"}.get(part, "engine.batch_size")
     if part == "activations" and not Placement.of(params).checkpointing:
@@ -220,5 +241,6 @@ def _advice(params: Params, stage: str, part: str) -> str:
     return ADVICE[part]
 
 
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.3g} GB"
+def gigabytes(size: float) -> str:
+    """Bytes as GB (1e9), or as MB where they are few."""
+    return f"{size / 1e9:,.3g} GB" if size >= 1e8 else f"{size / 1e6:,.3g} MB"

@@ -1,6 +1,6 @@
 """A GGUF file as a checkpoint in Hugging Face form, the only form that runs read. Needs the package `gguf`.
 
-    python -m components.policy.from_gguf FILE FOLDER
+python -m components.policy.from_gguf FILE FOLDER
 """
 
 from __future__ import annotations
