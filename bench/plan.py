@@ -98,16 +98,17 @@ def pairs(sequences: int, length: int) -> list:
     from components.tree.schema import Node, Origin, StopReason
 
     nodes: list[Node] = []
-    half = length // 2
+    prompt = length // 4
     for tree in range(sequences // 2):
         root = len(nodes)
         nodes.append(
-            Node(tree, str(tree), root, -1, 0, Origin.ROOT, token_ids=[3] * half, is_action=[False] * half,
-                 logprobs=[float("nan")] * half)
+            Node(tree, str(tree), root, -1, 0, Origin.ROOT, token_ids=[3] * prompt, is_action=[False] * prompt,
+                 logprobs=[float("nan")] * prompt)
         )  # fmt: skip
         nodes += [
-            Node(tree, str(tree), root + 1 + leaf, root, 1, Origin.FACTUAL, root, leaf, [4 + leaf] * (length - half),
-                 [True] * (length - half), [-1.0] * (length - half), "a", "b", StopReason.ANSWERED, reward=float(leaf))
+            Node(tree, str(tree), root + 1 + leaf, root, 1, Origin.FACTUAL, root, leaf, [4 + leaf] * (length - prompt),
+                 [True] * (length - prompt), [-1.0] * (length - prompt), "a", "b", StopReason.ANSWERED,
+                 reward=float(leaf))
             for leaf in (0, 1)
         ]  # fmt: skip
     return nodes

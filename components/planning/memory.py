@@ -13,6 +13,7 @@ LOGITS_SAMPLING = (
     24  # bytes per logit in the embedded engine: logits and log-softmax in fp32, their exponentials in fp64
 )
 LIVE_WEIGHTS = 1e9  # weights that ZeRO-3 gathers at a time (stage3_max_live_parameters of DeepSpeed, by default)
+PROMPT = 0.25  # assumed share of a rollout's tokens that are its prompt, where no logits are needed
 READ_TOKENS = 16384  # padded tokens in one forward pass of a prediction, or one longer history
 
 Parts = dict[str, float]
@@ -84,7 +85,7 @@ def update(params: Params, model: Model, place: Placement, leaves: int) -> Parts
         "gradients": FP32 * trained / parted[1],
         "optimiser": 0.0 if place.offload else (2 * FP32 + master) * trained / parted[0],
         "activations": tokens * model.activation_bytes(place.mixed, place.checkpointing),
-        "logits": float(LOGITS_UPDATE * tokens * model.vocabulary),
+        "logits": LOGITS_UPDATE * (1 - PROMPT) * tokens * model.vocabulary,
     }
     if place.zero_stage == 3:
         parts["gathered weights"] = FP32 * min(LIVE_WEIGHTS, model.parameters)

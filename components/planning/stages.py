@@ -24,9 +24,9 @@ WRITING = 1e9  # bytes a second to disk
 FOREST_BYTES = 20.0  # per tree token and kept forest: ids, log-probabilities, masks and text as compressed Parquet
 KEPT_FORESTS = 3  # factual, expanded, and the final one
 
-BRANCHING = (
-    "trace", "trace-root", "trace-prefix", "trace-unified", "trace-unified-tokens", "treepo", "entropy-tree", "infotree",
-)  # fmt: skip  # arms that spend a part of their budget on continuations; the others on whole rollouts alone
+# Arms that spend a part of their budget on continuations; the others buy whole rollouts alone.
+BRANCHING = {"trace", "trace-root", "trace-prefix", "trace-unified", "trace-unified-tokens", "treepo", "entropy-tree"}
+BRANCHING |= {"infotree"}
 
 # What to change if a part does not fit, by stage and part; the first key that exists decides the advice.
 ADVICE = {
@@ -123,7 +123,7 @@ def plan(
     place = Placement.of(params)
     length = rollout_tokens if rollout_tokens is not None else params.engine.max_tokens / 2
     bare, further = rollouts_of(params)
-    leaves, prompt = bare + further, length / 4
+    leaves, prompt = bare + further, memory.PROMPT * length
     tree, paths = (bare + further / 2) * length, leaves * length  # a continuation starts half-way in the mean, App. E.5
     reader = predictor or (policy if params.predictor.name in memory.FEATURE_KINDS else None)
     pool = params.allocation.pool

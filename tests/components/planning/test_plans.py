@@ -90,10 +90,10 @@ def test_rollouts_spend_the_budget_as_the_arm_does(arm):
     params = Params.model_validate({"allocation": {"arm": arm}})
     bare, further = rollouts_of(params)
     assert bare + further / 2 == params.allocation.shape.units
-    zero, one = np.zeros(3, dtype=np.int64), np.ones(3, dtype=np.int64)
-    turns = np.arange(3)
+    zero, turns = np.zeros(3, dtype=np.int64), np.arange(3)
     belief = Belief(np.full(3, 0.5), np.full(3, 2.0))
-    anchors = Anchors(turns, zero, turns, one, one, belief, np.full(3, 0.5), np.full(3, 9.0))  # a root, two prefixes
+    right, wrong = np.array([1, 1, 0]), np.array([1, 0, 1])  # below a root and two prefixes
+    anchors = Anchors(turns, zero, turns, right, wrong, belief, np.full(3, 0.5), np.full(3, 9.0))
     granted = ARMS[arm].plan_continuations(anchors, np.array([4]), params.allocation.shape, np.random.default_rng(0))
     assert (granted.sum() > 0) == (further > 0)
 
