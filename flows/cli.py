@@ -23,6 +23,7 @@ from rich.markup import escape
 
 from components.errors import UserError
 from flows.compare import compare
+from flows.plan import plan
 from flows.simulate import simulate
 from flows.view import view
 
@@ -168,6 +169,7 @@ def doctor() -> None:
 app.command()(simulate)
 app.command()(compare)
 app.command()(view)
+app.command()(plan)
 
 
 @contextmanager

@@ -1,17 +1,20 @@
-"""Every overlay in params/ is a valid set of parameters, and says what it is for."""
+"""Every overlay in params/ is a valid set of parameters, says what it is for, and can be planned."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from components.config import load_params
 from components.errors import UserError
+from components.planning import make_cluster, model_of, plan
 from tasks.run import open_run
 
 ROOT = Path(__file__).parents[1]
 OVERLAYS = sorted((ROOT / "params").glob("*.yaml"))
+QWEN = [path for path in OVERLAYS if path.stem.startswith("qwen3")]
 
 
 @pytest.mark.parametrize("path", OVERLAYS, ids=lambda path: path.stem)
@@ -21,9 +24,45 @@ def test_overlay_is_valid_and_says_what_it_is_for(path):
     assert settings.environment.is_builtin == (settings.policy.path is None)
 
 
-@pytest.mark.parametrize("path", [p for p in OVERLAYS if p.stem.startswith("qwen3")], ids=lambda path: path.stem)
+def test_each_real_task_has_an_overlay_for_both_sizes():
+    assert [path.stem for path in QWEN] == [
+        f"qwen3-{size}-{task}" for size in ("14b", "8b") for task in ("functions", "math", "multihop")
+    ]
+    tasks = {path.stem: load_params(path).environment.name for path in QWEN}
+    names = {"functions": "functions", "math": "math", "multihop": "search"}
+    assert all(names[stem.rpartition("-")[2]] == task for stem, task in tasks.items())
+
+
+@pytest.mark.parametrize("path", QWEN, ids=lambda path: path.stem)
 def test_missing_model_is_told_before_anything_starts(path, tmp_path):
     settings = load_params(path, {"run.runs_dir": str(tmp_path / "runs")})
-    with pytest.raises(UserError, match=r"policy\.path='models/Qwen3-8B'"):
+    size = path.stem.split("-")[1].upper()
+    with pytest.raises(UserError, match=rf"policy\.path='models/Qwen3-{size}'"):
         open_run(settings, "r")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("path", QWEN, ids=lambda path: path.stem)
+def test_paper_setting_fits_on_eight_of_the_largest_gpus(path):
+    settings = load_params(path)
+    policy = model_of(settings.policy.path, settings.policy)
+    predictor = model_of(settings.predictor.path, settings.policy)
+    made = plan(settings, policy, predictor, make_cluster(8, "H200", None))
+    assert made.problems == []
+    assert 1 < made.seconds / 3600 < 10_000
+
+
+def test_files_that_an_overlay_brings_along_are_there():
+    named = re.findall(r"data/capitals/\w+\.jsonl", (ROOT / "params/smollm2-135m.yaml").read_text())
+    assert len(named) == 3
+    assert all((ROOT / name).is_file() for name in named)
+
+
+def test_larger_model_learns_as_the_smaller_one():
+    for path in QWEN:
+        if "14b" in path.stem:
+            small, large = (load_params(p) for p in (path.with_name(path.name.replace("14b", "8b")), path))
+            assert large.policy.path == "models/Qwen3-14B"
+            for section in ("environment", "allocation", "predictor", "evaluation"):
+                assert getattr(small, section) == getattr(large, section)
+            assert large.update.model_copy(update={"offload": False}) == small.update

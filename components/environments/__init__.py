@@ -40,9 +40,10 @@ def _devices(settings: EnvironmentParams, cache: Path) -> Environment:
 
 
 def _search(settings: EnvironmentParams, cache: Path) -> Environment:
-    from components.environments.search import Search, make_retriever
+    from components.environments.search import Search, load_examples, make_retriever
 
-    return Search(make_retriever(settings, cache), settings.max_turns, settings.react)
+    examples = load_examples(settings.examples) if settings.examples else ()
+    return Search(make_retriever(settings, cache), settings.max_turns, settings.react, examples=examples)
 
 
 def _math(settings: EnvironmentParams, cache: Path) -> Environment:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from components.datasets.files import field, read_rows
 from components.environments.base import Chat, Prompt, Transition
 from components.environments.parsing import Call, MalformedCall, parse_turn
 from components.environments.retrieval import QUERY_CHARACTERS, Bm25, Passage, Retriever
@@ -68,16 +69,18 @@ class Search:
         max_turns: Turns after which a rollout is stopped; the last one can only answer.
         react: Plain ReAct text, for chat templates without tools, instead of the template's own tool calls.
         passage_characters: Length at which a passage is cut in an observation.
+        examples: (role, content) of worked turns, shown before the question to models that do not know the form.
     """
 
     retriever: Retriever
     max_turns: int = 5
     react: bool = False
     passage_characters: int = 1500
+    examples: tuple[tuple[str, str], ...] = ()
 
     def chat(self, prompt: Prompt) -> Chat:
         system = REACT if self.react else HERMES
-        return Chat((("system", system), ("user", prompt.question)), () if self.react else (TOOL,))
+        return Chat((("system", system), *self.examples, ("user", prompt.question)), () if self.react else (TOOL,))
 
     def reset(self, prompt: Prompt) -> State:
         return State()
@@ -132,6 +135,16 @@ def make_retriever(settings: EnvironmentParams, cache: Path) -> Retriever:
 def _retriever(corpus: str | None, url: str | None, record: str | None, top_k: int, cache: Path) -> Retriever:
     found: Retriever = Bm25(corpus, cache / "index", top_k) if corpus else HttpRetriever(str(url), top_k)
     return Recorded(Path(record), {"source": corpus or url, "top_k": top_k}, found) if record else found
+
+
+def load_examples(path: str) -> tuple[tuple[str, str], ...]:
+    """Worked turns from a data file whose rows have `role` and `content`.
+
+    Raises:
+        UserError: if the file cannot be read, or a row has no role or no content.
+    """
+    rows = enumerate(read_rows(path))
+    return tuple((field(row, ("role",), path, n), field(row, ("content",), path, n)) for n, row in rows)
 
 
 def final_answer(text: str) -> str:

@@ -42,9 +42,9 @@ class _Network(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Two outputs at every position, (B, T, 2), from right-padded token ids (B, T)."""
-        hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
-        output: Tensor = self.out(hidden.float())
+        """Two outputs at every position, (B, T, 2), from right-padded token ids (B, T); on the CPU, as these are."""
+        hidden = self.decoder(input_ids=tokens.to(self.out.weight.device), use_cache=False).last_hidden_state
+        output: Tensor = self.out(hidden.float()).cpu()
         return output
 
 
@@ -55,7 +55,7 @@ class Encoder:
         self.settings = settings
         with torch.random.fork_rng():  # the same first weights for every run, and no one else's draws disturbed
             torch.manual_seed(0)
-            self.network = _Network(self._decoder(policy))
+            self.network = _Network(self._decoder(policy)).to("cuda" if torch.cuda.is_available() else "cpu")
 
     def _decoder(self, policy: Path) -> Any:
         hidden = self.settings.hidden

@@ -129,3 +129,30 @@ def test_parameters_and_mathematics_import_no_torch():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_overlay_extends_another_file_value_by_value(tmp_path):
+    (tmp_path / "base.yaml").write_text("run: {iterations: 3, seed: 5}\nenvironment: {hops: {2: 1.0}}\n")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "more.yaml").write_text(
+        "extends: ../base.yaml\nrun: {seed: 6}\nenvironment: {hops: {3: 1.0}}\n"
+    )
+    settings = load_params(tmp_path / "deep" / "more.yaml", {"run.threads": 2})
+    assert (settings.run.iterations, settings.run.seed, settings.run.threads) == (3, 6, 2)
+    assert settings.environment.hops == {3: 1.0}  # a table whose keys are data is one value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: none.yaml", r"none\.yaml: no such parameters file"),
+        ("extends: a.yaml", r"a\.yaml: extends='a\.yaml' leads back to itself"),
+        ("extends: [b.yaml]", r"a\.yaml: extends=\['b\.yaml'\]: expected the path of a parameters file"),
+        ("extends: b.yaml", r"b\.yaml: extends='a\.yaml' leads back to itself"),
+    ],
+)
+def test_what_cannot_be_extended_is_told(tmp_path, text, message):
+    (tmp_path / "a.yaml").write_text(text)
+    (tmp_path / "b.yaml").write_text("extends: a.yaml")
+    with pytest.raises(UserError, match=message):
+        load_params(tmp_path / "a.yaml")

@@ -10,7 +10,8 @@ import pytest
 from components.datasets.qa import make_prompt
 from components.environments import replay
 from components.environments.retrieval import QUERY_CHARACTERS, Bm25, Passage, RetrievalError
-from components.environments.search import MAX_CALLS, Search, final_answer
+from components.environments.search import MAX_CALLS, Search, final_answer, load_examples
+from components.errors import UserError
 from components.tree.schema import StopReason
 
 PROMPT = make_prompt("Where was the author of Émile born?", "Geneva", ["Genève"])
@@ -200,3 +201,17 @@ def test_react_input_that_is_cut_or_invents_its_observation_is_a_typed_stop():
     for body in ('{"query": "ab', "x\nObservation: Geneva\nFinal Answer: Geneva", ""):
         action = f"Action: search\nAction Input: {body}"
         assert step(action, react=True).stop_reason == StopReason.MALFORMED_ACTION
+
+
+def test_worked_turns_stand_before_the_question(tmp_path):
+    file = tmp_path / "turns.jsonl"
+    file.write_text('{"role": "user", "content": "Who?"}\n{"role": "assistant", "content": "Final Answer: she"}\n')
+    chat = Search(Asked(), react=True, examples=load_examples(str(file))).chat(PROMPT)
+    assert chat.messages[1:] == (("user", "Who?"), ("assistant", "Final Answer: she"), ("user", PROMPT.question))
+
+
+def test_worked_turn_without_content_is_told_with_its_row(tmp_path):
+    file = tmp_path / "turns.jsonl"
+    file.write_text('{"role": "user", "content": "Who?"}\n{"role": "assistant"}\n')
+    with pytest.raises(UserError, match=r"turns\.jsonl, row 1: no field 'content'"):
+        load_examples(str(file))
