@@ -14,11 +14,11 @@ from components.datasets.store import SPLITS
 from components.errors import UserError
 from components.policy import make_environment
 from components.policy.renderer import Renderer
-from components.storage import read_json
+from components.storage import content_hash, read_json
 from components.verifiers import make_verifier
 from tasks.inputs import prompts
 from tasks.run import Run
-from tasks.stage import listeners
+from tasks.stage import listeners, read_stages
 
 
 @task(name="prepare data", task_run_name="prepare data", cache_policy=NO_CACHE, persist_result=False)
@@ -48,6 +48,13 @@ def warm_up_policy(run_path: Path) -> Path:
     """Folder of the checkpoint that the run starts from: the user's own, or the tiny policy."""
     run = Run(run_path)
     policy = start_policy(run.params)
+    if "record" not in read_stages(run.iteration(0)):  # later iterations do not read it
+        now = content_hash(policy)
+        if run.manifest.get("policy", now) != now:
+            raise UserError(
+                f"run {run.run_id} began on another policy than {policy} is now; restore it, or choose another --run-id"
+            )
+        run.note(policy=now)
     check_prompts(run, policy)
     return policy
 

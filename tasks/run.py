@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,17 +20,20 @@ import yaml
 
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
-from components.storage import read_json, sweep, write_json, write_text
+from components.storage import read_sealed, sweep, write_sealed, write_text
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
 MAY_CHANGE = (
     "run.iterations",
     "run.keep_policies",
+    "run.keep_forests",
     "run.runs_dir",
     "run.data_dir",
     "tracking.mlflow",
     "tracking.experiment",
 )
+_noting = threading.Lock()
+logger = logging.getLogger("trace")
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,12 @@ class Run:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "manifest.json"))
+        return read_sealed(self.path / "manifest.json")
 
     def note(self, **values: Any) -> None:
         """Sets keys of the manifest."""
-        write_json(self.path / "manifest.json", self.manifest | values)
+        with _noting:  # the mirror does so in a thread of its own
+            write_sealed(self.path / "manifest.json", self.manifest | values)
 
     def iteration(self, number: int) -> Path:
         return self.path / "iterations" / f"{number:04d}"
@@ -60,15 +66,15 @@ class Run:
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The whole lines of metrics.jsonl; a last line torn by a kill is not one.
+    def metrics(self, start: int = 0) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl, from number `start` on; a last line torn by a kill is not one.
 
         Raises:
             UserError: if another line is damaged; the message names it.
         """
         lines = self.metrics_path.read_bytes().splitlines(keepends=True) if self.metrics_path.exists() else []
         rows: list[dict[str, Any]] = []
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines[start:], start=start + 1):
             try:
                 row = json.loads(line)
                 rows.append({"iteration": row["iteration"], **row})
@@ -98,24 +104,51 @@ def open_run(params: Params, run_id: str) -> Run:
         raise UserError(f"cannot make {run.path}: {error.strerror}; choose another run.runs_dir or --run-id") from error
     with lock(run):  # nothing of a run that another process writes may change
         sweep(run.path)
-        _check_same(run, params)
-        write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
-        if not (run.path / "manifest.json").exists():
-            write_json(run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None})
+        sweep(Path(params.run.data_dir), age=86400)  # which other runs may be writing to
+        manifest = _readable_manifest(run)
+        _check_same(run, manifest, params)
+        tree = params.model_dump()
+        write_text(run.path / "params.yaml", yaml.safe_dump(tree, sort_keys=False))
+        write_sealed(
+            run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None} | manifest | {"params": tree}
+        )
         _point_latest_to(run.path)
     return run
 
 
-def _check_same(run: Run, params: Params) -> None:
-    """Refuses to continue a run with parameters that would compute something else."""
-    if not (run.path / "params.yaml").exists():
+def _readable_manifest(run: Run) -> dict[str, Any]:
+    """The run's manifest; empty where there is none or, with a warning, where it is damaged."""
+    if not (run.path / "manifest.json").exists():
+        return {}
+    try:
+        return run.manifest
+    except UserError as error:
+        logger.warning("%s; it is made anew, and MLflow gets a new run", str(error).partition(";")[0])
+        return {}
+
+
+def _check_same(run: Run, manifest: dict[str, Any], params: Params) -> None:
+    """Refuses to continue a run with parameters that would compute something else.
+
+    They are in params.yaml and in the manifest: one of them may be lost, and a change to one is noticed.
+    """
+    began, path = [], run.path / "params.yaml"
+    if "params" in manifest:
+        began.append(Params.model_validate(manifest["params"]))
+    if path.exists():
+        try:
+            began.append(load_params(path))
+        except UserError as error:
+            if not began:
+                raise
+            logger.warning("%s is damaged (%s); it is made anew from manifest.json", path, error)
+    if not began:
         if (run.path / "iterations").exists():
             raise UserError(f"{run.path} holds iterations but no params.yaml; restore it, or choose another --run-id")
         return
-    changes = _differences(load_params(run.path / "params.yaml"), params)
-    changed = {key: values for key, values in changes.items() if key not in MAY_CHANGE}
-    if changed:
-        shown = ", ".join(f"{key} is {old!r} there and {new!r} here" for key, (old, new) in changed.items())
+    if shown := _changed(began[0], began[-1], "in manifest.json", "in it"):
+        raise UserError(f"{path} is not what the run began with ({shown}); restore it, or choose another --run-id")
+    if shown := _changed(began[0], params, "there", "here"):
         raise UserError(
             f"run {run.run_id} exists in {run.path.parent} with other parameters ({shown}); "
             "choose another --run-id, or these parameters"
@@ -187,6 +220,12 @@ def find_run(name: str, runs_dir: Path) -> Run:
     raise UserError(
         f"no run {name!r} in {runs_dir}/; there is {', '.join(known[-5:]) or 'none yet: start one with trace train'}"
     )
+
+
+def _changed(old: Params, new: Params, there: str, here: str) -> str:
+    """The keys that may not change and do, for people."""
+    changes = {key: values for key, values in _differences(old, new).items() if key not in MAY_CHANGE}
+    return ", ".join(f"{key} is {a!r} {there} and {b!r} {here}" for key, (a, b) in changes.items())
 
 
 def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
