@@ -1,7 +1,8 @@
 """Training in child processes that are killed: after a while, or at a chosen event in the file system.
 
-A child is forked from a server that has imported everything, so that an attempt costs no more than its work. It runs
-the flow itself, either as plain functions or, with `prefect`, as the command does. SIGKILL goes to its whole group.
+A child is forked from a process that has imported everything, so that an attempt costs no more than its work. It runs
+the flow itself, as plain functions or, with `prefect`, the command under the server that PREFECT_API_URL names. SIGKILL
+goes to its whole group.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import yaml
 from components.errors import UserError
 from components.storage import content_hash
 
+PRELOADED = "tests.faults.preload"  # a process that imported it, and never ran a backward pass, can be forked itself
 EVENTS = ("replace", "rename", "fsync", "unlink", "rmdir", "mkdir", "symlink")
 
 
@@ -74,8 +76,8 @@ def role(path: str) -> str:
 
 def attempt(root: Path, kill: Kill | None = None, run_id: str = "r", prefect: bool = False) -> Ending:
     """Runs `train --run-id run_id` in `root`, which holds params.yaml, until it ends or is killed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.preload"])
+    context = multiprocessing.get_context("fork" if PRELOADED in sys.modules else "forkserver")
+    context.set_forkserver_preload([PRELOADED])
     for name in ("said", "position", "events"):
         (root / name).write_bytes(b"")
     child = context.Process(target=_child, args=(str(root), asdict(kill or Kill()), run_id, prefect))
@@ -116,8 +118,11 @@ def _content(path: Path) -> Any:
     if path.name == "metrics.jsonl":
         return [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
     if path.name == "manifest.json":
-        stages = json.loads(path.read_text())
-        return {k: _timeless(v) | {"outputs": list(v["outputs"])} for k, v in stages.items() if "outputs" in v}
+        entries = json.loads(path.read_text())
+        kept = {key: value for key, value in entries.items() if key not in ("seal", "params", "mlflow_run_id")}
+        if "run_id" in kept:
+            return kept
+        return {stage: _timeless(entry) | {"outputs": list(entry["outputs"])} for stage, entry in kept.items()}
     return "a page" if path.name == "report.html" else content_hash(path)
 
 
@@ -152,22 +157,31 @@ def _child(root: str, kill: dict[str, Any], run_id: str, prefect: bool) -> None:
 
 def _train(run_id: str, prefect: bool) -> None:
     if prefect:
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
         from flows.cli import main
 
         sys.argv = ["trace", "train", "--run-id", run_id]
-        main()
+        with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):  # it was imported before
+            main()
         return
     import logging
 
+    logging.basicConfig(level=logging.WARNING, format="Warning: %(message)s", force=True)
+    plain_flow()(params="params.yaml", run_id=run_id)
+
+
+def plain_flow() -> Callable[..., str]:
+    """The flow `trace` as a plain function: the same order of the same stages, without a Prefect server."""
     from prefect import Flow, Task
 
     import flows.train
 
-    logging.basicConfig(level=logging.WARNING, format="Warning: %(message)s", force=True)
     for name, value in list(vars(flows.train).items()):
         if isinstance(value, Flow | Task):
             setattr(flows.train, name, value.fn)
-    flows.train.trace(params="params.yaml", run_id=run_id)
+    plain: Callable[..., str] = flows.train.trace
+    return plain
 
 
 class _Trap:

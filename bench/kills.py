@@ -1,0 +1,95 @@
+"""Training that is killed again and again ends in the files of training that was left alone: a hundred kills, counted.
+
+Three ways to die, always by SIGKILL to the whole process group: before an event in the file system, once for every kind
+of event at every kind of file that an undisturbed run shows (where it is a synchronisation, half of the file is lost as
+well); at a random moment; and among the first events of a process, while it resumes. Some of the runs are the command
+itself under a Prefect server. After every kill the same command is given again. At the end all files are compared.
+
+Run from the repository: OMP_NUM_THREADS=1 nice -n 10 python -m bench.kills [folder]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tests.faults.preload  # noqa: F401  # children are forked from this process
+from bench.results import record
+from tests.faults.attempts import Ending, Kill, attempt, left_behind, project
+from tests.faults.runs import CAMPAIGNS
+
+RANDOM, RESUMING = 15, 15
+
+
+def main(folder: Path) -> None:
+    kills: list[tuple[str, str, Ending]] = []
+    wrong: list[str] = []
+    for number, (name, tree) in enumerate(CAMPAIGNS.items()):
+        start = time.perf_counter()
+        alone = project(folder / f"{number}-alone", tree)
+        end = attempt(alone)
+        if end.code:
+            raise SystemExit(end.said)
+        seconds, wanted = time.perf_counter() - start, left_behind(alone / "runs" / "r")
+        for how, plan in _plans(end.events, seconds, np.random.default_rng(number), every_event=number == 0):
+            root = project(folder / f"{number}-{how.replace(' ', '-')}", tree)
+            for kill in [*plan, None]:
+                end = attempt(root, kill, prefect=how == "through the command")
+                if end.code == -9:
+                    kills.append((name, how, end))
+                elif end.code:
+                    wrong.append(f"{name}, {how}, {kill}: {end.said[-500:]}")
+                    break
+            found = left_behind(root / "runs" / "r")
+            wrong += [f"{name}, {how}: {file}" for file in wanted.keys() | found if wanted.get(file) != found.get(file)]
+            print(f"{name}, {how}: {sum(k[:2] == (name, how) for k in kills)} kills", flush=True)
+    _tell(kills, wrong)
+    record({"kills": len(kills), "kills_files_that_differ": len(wrong)})
+
+
+def _plans(
+    events: list[tuple[str, str]], seconds: float, rng: np.random.Generator, every_event: bool
+) -> Iterator[tuple[str, list[Kill]]]:
+    if every_event:
+        places: dict[tuple[str, str], list[int]] = {}
+        for position, event in enumerate(events):
+            places.setdefault(event, []).append(position)
+        chosen = sorted((int(rng.choice(where)), event) for event, where in places.items())
+        yield "at every event", [Kill(event=event, torn=event[0] == "fsync") for _, event in chosen]
+    yield "at random", [Kill(after=float(x)) for x in rng.uniform(0, seconds / 3, RANDOM)]
+    yield "while resuming", [Kill(number=int(x), torn=bool(x % 2)) for x in rng.integers(0, 40, RESUMING)]
+    if "PREFECT_API_URL" in os.environ:
+        yield "through the command", [Kill(after=float(x)) for x in rng.uniform(0, seconds / 3, RANDOM // 3)]
+
+
+def _tell(kills: list[tuple[str, str, Ending]], wrong: list[str]) -> None:
+    def table(title: str, rows: Any) -> None:
+        print(f"\n| {title} | kills |\n| --- | --- |")
+        for row, count in sorted(Counter(rows).items()):
+            print(f"| {row} | {count} |")
+
+    table("run", (f"{name}, {how}" for name, how, _ in kills))
+    table("stage", (end.stage for *_, end in kills))
+    table("file", (end.event[1] or "none yet" for *_, end in kills))
+    table("event", (end.event[0] or "none" for *_, end in kills))
+    print(f"\n{len(kills)} kills, {len(wrong)} differences", *wrong, sep="\n")
+
+
+if __name__ == "__main__":
+    from flows import services
+
+    with tempfile.TemporaryDirectory() as temporary:
+        where = Path(sys.argv[1] if len(sys.argv) > 1 else temporary).absolute()
+        where.mkdir(parents=True, exist_ok=True)
+        os.environ.update(services.environment(where))
+        with services.prefect_api(where) as api:
+            api.wait()
+            main(where)

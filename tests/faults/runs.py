@@ -1,0 +1,21 @@
+"""The small runs that are killed and damaged: some prompts succeed and some fail, so that every stage has work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SMALL: dict[str, Any] = {
+    "run": {"iterations": 3, "threads": 1, "keep_policies": 1},
+    "environment": {"train_prompts": 64, "val_prompts": 6, "test_prompts": 4, "hops": {1: 0.7, 2: 0.3}},
+    "policy": {"warmup": {"steps": 120, "batch_size": 32, "zipf": 1.5, "hops": {1: 0.9, 2: 0.1}}},
+    "allocation": {"pool": 8, "root_units": 8, "continuations": 2, "group_size": 4},
+    "predictor": {"steps": 5},
+    "evaluation": {"samples": 1},
+    "tracking": {"mlflow": False},
+}
+CAMPAIGNS: dict[str, dict[str, Any]] = {
+    "trace in two rounds": SMALL | {"allocation": SMALL["allocation"] | {"rounds": 2}},
+    "grpo-filter, mixture": SMALL
+    | {"allocation": SMALL["allocation"] | {"arm": "grpo-filter"}, "predictor": {"name": "mixture", "steps": 5}},
+    "trace, encoder": SMALL | {"predictor": {"name": "encoder", "steps": 3, "hidden": 16, "layers": 1}},
+}
