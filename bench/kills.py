@@ -5,7 +5,7 @@ of event at every kind of file that an undisturbed run shows (where it is a sync
 well); at a random moment; and among the first events of a process, while it resumes. Some of the runs are the command
 itself under a Prefect server. After every kill the same command is given again. At the end all files are compared.
 
-Run from the repository: OMP_NUM_THREADS=1 nice -n 10 python -m bench.kills [folder]
+Run from the repository: OMP_NUM_THREADS=1 nice -n 10 python -m bench.kills [folder] ["at every event"]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.faults.runs import CAMPAIGNS
 RANDOM, RESUMING = 15, 15
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, only: str | None = None) -> None:
     kills: list[tuple[str, str, Ending]] = []
     wrong: list[str] = []
     for number, (name, tree) in enumerate(CAMPAIGNS.items()):
@@ -40,19 +40,43 @@ def main(folder: Path) -> None:
             raise SystemExit(end.said)
         seconds, wanted = time.perf_counter() - start, left_behind(alone / "runs" / "r")
         for how, plan in _plans(end.events, seconds, np.random.default_rng(number), every_event=number == 0):
-            root = project(folder / f"{number}-{how.replace(' ', '-')}", tree)
-            for kill in [*plan, None]:
-                end = attempt(root, kill, prefect=how == "through the command")
-                if end.code == -9:
-                    kills.append((name, how, end))
-                elif end.code:
-                    wrong.append(f"{name}, {how}, {kill}: {end.said[-500:]}")
-                    break
-            found = left_behind(root / "runs" / "r")
-            wrong += [f"{name}, {how}: {file}" for file in wanted.keys() | found if wanted.get(file) != found.get(file)]
-            print(f"{name}, {how}: {sum(k[:2] == (name, how) for k in kills)} kills", flush=True)
+            if only in (None, how):
+                place = folder / f"{number}-{how.replace(' ', '-')}"
+                endings, faults = _endure(place, tree, plan, wanted, prefect=how == "through the command")
+                kills += [(name, how, ending) for ending in endings]
+                wrong += [f"{name}, {how}, {fault}" for fault in faults]
+                print(f"{name}, {how}: {len(endings)} of {len(plan)} kills, {len(faults)} faults", flush=True)
     _tell(kills, wrong)
-    record({"kills": len(kills), "kills_files_that_differ": len(wrong)})
+    record({"kills": len(kills), "kills_faults": len(wrong)})
+
+
+def _endure(
+    place: Path, tree: dict[str, Any], plan: list[Kill], wanted: dict[str, Any], prefect: bool
+) -> tuple[list[Ending], list[str]]:
+    """Kills one run after the other by the plan, each until it is done; returns the kills and what went wrong.
+
+    A kill whose moment has passed in its run is tried once more in a fresh one.
+    """
+    endings: list[Ending] = []
+    faults: list[str] = []
+    number, fresh, waiting = 0, True, [*plan, None]
+    while waiting:
+        root, kill = project(place / str(number), tree), waiting[0]
+        end = attempt(root, kill, prefect=prefect)
+        if end.code == -9:
+            endings.append(end)
+            fresh = False
+            del waiting[0]
+            continue
+        if end.code:
+            faults.append(f"{kill}: {end.said[-500:]}")
+        else:
+            found = left_behind(root / "runs" / "r")
+            faults += [f"run {number}: {file}" for file in wanted.keys() | found if wanted.get(file) != found.get(file)]
+        if fresh or kill is None:
+            del waiting[0]
+        number, fresh = number + 1, True
+    return endings, faults
 
 
 def _plans(
@@ -92,4 +116,4 @@ if __name__ == "__main__":
         os.environ.update(services.environment(where))
         with services.prefect_api(where) as api:
             api.wait()
-            main(where)
+            main(where, *sys.argv[2:3])

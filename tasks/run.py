@@ -244,7 +244,7 @@ def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
 
 def _point_latest_to(path: Path) -> None:
     link = path.parent / "latest"
-    temporary = path.parent / f".latest-{os.getpid()}"
+    temporary = path / f".latest.tmp-{os.getpid()}"  # inside, where it is swept should a kill leave it
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
     temporary.replace(link)

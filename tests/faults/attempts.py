@@ -123,6 +123,9 @@ def _content(path: Path) -> Any:
         if "run_id" in kept:
             return kept
         return {stage: _timeless(entry) | {"outputs": list(entry["outputs"])} for stage, entry in kept.items()}
+    if path.name == "params.yaml":
+        tree = yaml.safe_load(path.read_text())
+        return tree | {"run": {key: value for key, value in tree["run"].items() if not key.endswith("_dir")}}
     return "a page" if path.name == "report.html" else content_hash(path)
 
 
@@ -138,6 +141,7 @@ def _child(root: str, kill: dict[str, Any], run_id: str, prefect: bool) -> None:
     output = os.open("said", os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    sys.stdout = sys.stderr = os.fdopen(output, "a", buffering=1)  # a test runner may have put its own there
     code = 1
     try:
         _Trap(Path(root).resolve(), Kill(**kill)).install()
