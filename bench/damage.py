@@ -22,7 +22,7 @@ LONG = SHORT | {"run": SHORT["run"] | {"iterations": SHORT["run"]["iterations"] 
 OTHER = SHORT | {
     "run": SHORT["run"] | {"seed": 1},
     "environment": SHORT["environment"] | {"train_prompts": 65},
-    "policy": {"warmup": SHORT["policy"]["warmup"] | {"seed": 1}},
+    "policy": SHORT["policy"] | {"warmup": SHORT["policy"]["warmup"] | {"seed": 1}},
 }
 
 

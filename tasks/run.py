@@ -9,9 +9,9 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ class Run:
 
     @cached_property
     def params(self) -> Params:
-        return load_params(self.path / "params.yaml")
+        path = self.path / "params.yaml"
+        return _read_params(path, path.stat().st_mtime_ns if path.exists() else 0)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -83,6 +84,12 @@ class Run:
                     advice = "continue the run to have the file made anew"
                     raise UserError(f"{self.metrics_path}, line {number} is damaged; {advice}") from None
         return rows
+
+
+@lru_cache(maxsize=4)
+def _read_params(path: Path, mtime_ns: int) -> Params:
+    """Parses a file once for as long as its time stays: every stage asks, and YAML takes 25 ms."""
+    return load_params(path)
 
 
 def open_run(params: Params, run_id: str) -> Run:
@@ -123,7 +130,7 @@ def _readable_manifest(run: Run) -> dict[str, Any]:
     try:
         return run.manifest
     except UserError as error:
-        logger.warning("%s; it is made anew, and MLflow gets a new run", str(error).partition(";")[0])
+        logger.warning("%s; going on without it (MLflow gets a new run)", str(error).partition(";")[0])
         return {}
 
 
@@ -134,7 +141,8 @@ def _check_same(run: Run, manifest: dict[str, Any], params: Params) -> None:
     """
     began, path = [], run.path / "params.yaml"
     if "params" in manifest:
-        began.append(Params.model_validate(manifest["params"]))
+        with suppress(ValueError):  # of another version of this program: then params.yaml is told to be
+            began.append(Params.model_validate(manifest["params"]))
     if path.exists():
         try:
             began.append(load_params(path))
@@ -211,11 +219,13 @@ def find_run(name: str, runs_dir: Path) -> Run:
     """An existing run by id or path.
 
     Raises:
-        UserError: if there is none; the message lists some that there are.
+        UserError: if there is none (the message lists some that there are), or its parameters were changed.
     """
     for path in (Path(name), runs_dir / name):
         if (path / "manifest.json").is_file():
-            return Run(path.resolve())
+            run = Run(path.resolve())
+            _check_same(run, _readable_manifest(run), run.params)
+            return run
     known = sorted(p.parent.name for p in runs_dir.glob("*/manifest.json") if not p.parent.is_symlink())
     raise UserError(
         f"no run {name!r} in {runs_dir}/; there is {', '.join(known[-5:]) or 'none yet: start one with trace train'}"

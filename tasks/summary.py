@@ -50,7 +50,10 @@ def _damaged(run: Run, done: int) -> Path | None:
     needed = [("update_policy", newest / "policy"), ("refit_predictor", newest / "predictor")]
     for number in reversed(range(max(0, done - max(1, run.params.predictor.replay)), done)):
         needed.append(("update_policy", run.iteration(number) / "forest.parquet"))
-    return next((path for stage, path in needed if not is_whole(path.parent, stage, path.name)), None)
+    for stage, path in needed:
+        if not is_whole(path.parent, stage, path.name):
+            return path if stage in read_stages(path.parent) else path.parent / "manifest.json"
+    return None
 
 
 def mend_metrics(run: Run, done: int) -> None:

@@ -21,7 +21,7 @@ LONG = SHORT | {"run": SHORT["run"] | {"iterations": 3}}
 OTHER = SHORT | {
     "run": SHORT["run"] | {"seed": 1},
     "environment": SHORT["environment"] | {"train_prompts": 65},
-    "policy": {"warmup": SHORT["policy"]["warmup"] | {"seed": 1}},
+    "policy": SHORT["policy"] | {"warmup": SHORT["policy"]["warmup"] | {"seed": 1}},
 }
 NEWEST = "runs/r/iterations/0001"
 CASES = [
