@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     wanted = left_behind(alone / "runs" / "r")
     counts: Counter[tuple[str, str, str]] = Counter()
     faults = []
-    for file in files_of(finished):
+    for file in reversed(files_of(finished)):  # the newest iteration first
         for how, damage in DAMAGES.items():
             root = folder / "damaged"
             shutil.rmtree(root, ignore_errors=True)
@@ -44,9 +44,8 @@ def main(folder: Path) -> None:
             damage(root / file, counterpart(file, other))
             result = outcome(attempt(root), root, wanted, file)
             counts[role(file), how, result.partition(":")[0]] += 1
-            if result.startswith("FAULT"):
-                faults.append(f"{file}, {how}: {result}")
-                print(faults[-1], flush=True)
+            print(f"{file}, {how}: {result}", flush=True)
+            faults += [f"{file}, {how}: {result}"] * result.startswith("FAULT")
     _tell(counts)
     print(f"\n{sum(counts.values())} damages, {len(faults)} faults", *faults, sep="\n")
     record({"damages": sum(counts.values()), "damages_faults": len(faults)})

@@ -26,23 +26,24 @@ from bench.results import record
 from tests.faults.attempts import Ending, Kill, attempt, left_behind, project
 from tests.faults.runs import CAMPAIGNS
 
-RANDOM, RESUMING = 15, 15
+RANDOM, RESUMING = 12, 12
 
 
 def main(folder: Path, only: str | None = None) -> None:
     kills: list[tuple[str, str, Ending]] = []
     wrong: list[str] = []
     for number, (name, tree) in enumerate(CAMPAIGNS.items()):
-        start = time.perf_counter()
         alone = project(folder / f"{number}-alone", tree)
         end = attempt(alone)
-        if end.code:
+        start = time.perf_counter()
+        if end.code or attempt(alone, run_id="timed").code:
             raise SystemExit(end.said)
         seconds, wanted = time.perf_counter() - start, left_behind(alone / "runs" / "r")
         for how, plan in _plans(end.events, seconds, np.random.default_rng(number), every_event=number == 0):
             if only in (None, how):
                 place = folder / f"{number}-{how.replace(' ', '-')}"
-                endings, faults = _endure(place, tree, plan, wanted, prefect=how == "through the command")
+                data = None if how == "at every event" else alone / "data"  # or random kills never see its end
+                endings, faults = _endure(place, tree, data, plan, wanted, prefect=how == "through the command")
                 kills += [(name, how, ending) for ending in endings]
                 wrong += [f"{name}, {how}, {fault}" for fault in faults]
                 print(f"{name}, {how}: {len(endings)} of {len(plan)} kills, {len(faults)} faults", flush=True)
@@ -51,7 +52,7 @@ def main(folder: Path, only: str | None = None) -> None:
 
 
 def _endure(
-    place: Path, tree: dict[str, Any], plan: list[Kill], wanted: dict[str, Any], prefect: bool
+    place: Path, tree: dict[str, Any], data: Path | None, plan: list[Kill], wanted: dict[str, Any], prefect: bool
 ) -> tuple[list[Ending], list[str]]:
     """Kills one run after the other by the plan, each until it is done; returns the kills and what went wrong.
 
@@ -61,7 +62,7 @@ def _endure(
     faults: list[str] = []
     number, fresh, waiting = 0, True, [*plan, None]
     while waiting:
-        root, kill = project(place / str(number), tree), waiting[0]
+        root, kill = project(place / str(number), tree, data), waiting[0]
         end = attempt(root, kill, prefect=prefect)
         if end.code == -9:
             endings.append(end)
@@ -88,10 +89,10 @@ def _plans(
             places.setdefault(event, []).append(position)
         chosen = sorted((int(rng.choice(where)), event) for event, where in places.items())
         yield "at every event", [Kill(event=event, torn=event[0] == "fsync") for _, event in chosen]
-    yield "at random", [Kill(after=float(x)) for x in rng.uniform(0, seconds / 3, RANDOM)]
+    yield "at random", [Kill(after=float(x)) for x in rng.uniform(0, seconds / 2, RANDOM)]
     yield "while resuming", [Kill(number=int(x), torn=bool(x % 2)) for x in rng.integers(0, 40, RESUMING)]
     if "PREFECT_API_URL" in os.environ:
-        yield "through the command", [Kill(after=float(x)) for x in rng.uniform(0, seconds / 3, RANDOM // 3)]
+        yield "through the command", [Kill(after=float(x)) for x in rng.uniform(0, seconds, RANDOM // 3)]
 
 
 def _tell(kills: list[tuple[str, str, Ending]], wrong: list[str]) -> None:

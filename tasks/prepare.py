@@ -48,9 +48,10 @@ def warm_up_policy(run_path: Path) -> Path:
     """Folder of the checkpoint that the run starts from: the user's own, or the tiny policy."""
     run = Run(run_path)
     policy = start_policy(run.params)
-    if "record" not in read_stages(run.iteration(0)):  # later iterations do not read it
+    began = run.manifest.get("policy")
+    if began is None or "record" not in read_stages(run.iteration(0)):  # later iterations do not read it
         now = content_hash(policy)
-        if run.manifest.get("policy", now) != now:
+        if began not in (None, now):
             raise UserError(
                 f"run {run.run_id} began on another policy than {policy} is now; restore it, or choose another --run-id"
             )
