@@ -215,9 +215,7 @@ def test_parameters_that_were_changed_behind_the_runs_back_are_named(params, dat
     path = run.path / "params.yaml"
     path.write_text(path.read_text().replace("arm: trace", "arm: grpo"))
     for again in (lambda: new_run(params, data_dir, tmp_path), lambda: find_run("r", tmp_path)):
-        with pytest.raises(
-            UserError, match=r"params\.yaml is not what the run began with \(allocation\.arm is"
-        ):
+        with pytest.raises(UserError, match=r"params\.yaml is not what the run began with \(allocation\.arm is"):
             again()
 
 
