@@ -1,9 +1,10 @@
 """Training that is killed again and again ends in the files of training that was left alone: a hundred kills, counted.
 
 Three ways to die, always by SIGKILL to the whole process group: before an event in the file system, once for every kind
-of event at every kind of file that an undisturbed run shows (where it is a synchronisation, half of the file is lost as
-well); at a random moment; and among the first events of a process, while it resumes. Some of the runs are the command
-itself under a Prefect server. After every kill the same command is given again. At the end all files are compared.
+of event at every kind of file of a run (where it is a synchronisation, half of the file is lost as well); at a random
+moment; and among the first events of a process, while it resumes. Some of the runs are the command itself under a
+Prefect server. After every kill the same command is given again. At the end all files are compared. Data and the first
+policy are made once; tests/faults/test_kills.py kills in their making.
 
 Run from the repository: OMP_NUM_THREADS=1 nice -n 10 python -m bench.kills [folder] ["at every event"]
 """
@@ -42,8 +43,7 @@ def main(folder: Path, only: str | None = None) -> None:
         for how, plan in _plans(end.events, seconds, np.random.default_rng(number), every_event=number == 0):
             if only in (None, how):
                 place = folder / f"{number}-{how.replace(' ', '-')}"
-                data = None if how == "at every event" else alone / "data"  # or random kills never see its end
-                endings, faults = _endure(place, tree, data, plan, wanted, prefect=how == "through the command")
+                endings, faults = _endure(place, tree, alone / "data", plan, wanted, how == "through the command")
                 kills += [(name, how, ending) for ending in endings]
                 wrong += [f"{name}, {how}, {fault}" for fault in faults]
                 print(f"{name}, {how}: {len(endings)} of {len(plan)} kills, {len(faults)} faults", flush=True)
@@ -52,7 +52,7 @@ def main(folder: Path, only: str | None = None) -> None:
 
 
 def _endure(
-    place: Path, tree: dict[str, Any], data: Path | None, plan: list[Kill], wanted: dict[str, Any], prefect: bool
+    place: Path, tree: dict[str, Any], data: Path, plan: list[Kill], wanted: dict[str, Any], prefect: bool
 ) -> tuple[list[Ending], list[str]]:
     """Kills one run after the other by the plan, each until it is done; returns the kills and what went wrong.
 
@@ -66,6 +66,7 @@ def _endure(
         end = attempt(root, kill, prefect=prefect)
         if end.code == -9:
             endings.append(end)
+            print(f"  {len(endings)}: {end.stage}, {' '.join(end.event)}", flush=True)
             fresh = False
             del waiting[0]
             continue
@@ -85,8 +86,9 @@ def _plans(
 ) -> Iterator[tuple[str, list[Kill]]]:
     if every_event:
         places: dict[tuple[str, str], list[int]] = {}
-        for position, event in enumerate(events):
-            places.setdefault(event, []).append(position)
+        for position, (kind, what) in enumerate(events):
+            if what.startswith("run") and not (what.endswith("~tmp") and kind in ("open", "unlink", "mkdir")):
+                places.setdefault((kind, what), []).append(position)  # the others find what their neighbours find
         chosen = sorted((int(rng.choice(where)), event) for event, where in places.items())
         yield "at every event", [Kill(event=event, torn=event[0] == "fsync") for _, event in chosen]
     yield "at random", [Kill(after=float(x)) for x in rng.uniform(0, seconds / 2, RANDOM)]

@@ -35,8 +35,8 @@ def finished_iterations(run: Run) -> int:
     if damaged is not None:
         if done == 0 and recorded > 1:
             raise UserError(
-                f"run {run.run_id}: {damaged} is missing or damaged, and no policy checkpoint is whole any more that "
-                "could do without; restore it, or start a new run"
+                f"run {run.run_id}: {damaged} is missing or not what the manifest.json beside it says, and no policy "
+                "checkpoint is whole any more that could do without; restore it, or start a new run"
             )
         logger.warning("%s is missing or damaged; going on from iteration %d", damaged, done)
     return done
