@@ -167,7 +167,7 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _file_hash(path: Path, mtime_ns: int, size: int) -> str:
     """Hashes a file once for as long as its time and size stay."""
     with path.open("rb") as stream:
