@@ -46,10 +46,10 @@ def measure(root: Path, iterations: int) -> dict[str, float]:
     import mlflow
     import pyarrow.parquet as pq
 
-    from components.storage import read_json, write_text
+    from components.storage import write_text
     from components.tree.forest import Forest
     from flows.train import trace
-    from tasks.stage import listeners
+    from tasks.stage import listeners, read_stages
 
     spent: Counter[str] = Counter()
     main_thread, inside = threading.main_thread(), [False]
@@ -99,7 +99,7 @@ def measure(root: Path, iterations: int) -> dict[str, float]:
     table: Counter[str] = Counter()
     for number in range(1, len(marks)):
         wall = marks[number][0] - marks[number - 1][0]
-        stages = sum(s["seconds"] for s in read_json(run / f"iterations/{number:04d}/manifest.json").values())
+        stages = sum(s["seconds"] for s in read_stages(run / f"iterations/{number:04d}").values())
         costs = marks[number][1] - marks[number - 1][1]
         costs["Prefect and the loop"] = wall - stages  # type: ignore[assignment]
         table += costs

@@ -44,7 +44,10 @@ class RunParams(Section):
     iterations: PositiveInt = Field(16, description="Training iterations.")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of everything drawn in the run.")
     threads: Annotated[int, Field(gt=0, le=1024)] = Field(1, description="CPU threads of the numerical library.")
-    keep_policies: PositiveInt = Field(2, description="Policy checkpoints kept besides the best one.")
+    keep_policies: PositiveInt = Field(2, description="Policies and predictors kept besides those of the best policy.")
+    keep_forests: PositiveInt | None = Field(
+        None, description="Newest iterations whose trees are kept, at least those needed to go on; null: all."
+    )
     runs_dir: str = Field("runs", min_length=1, description="Folder of all runs.")
     data_dir: str = Field("data", min_length=1, description="Folder of data sets and warmed-up policies.")
     store: str | None = Field(None, description="Object store that keeps a copy of every run, e.g. s3://bucket/runs.")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -31,19 +32,30 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _remove(temporary)
-        yield temporary
-        for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
-            _fsync(file)
-        if path.is_dir():  # a directory cannot be renamed over another: move the old one aside first
-            old = path.with_name(f".{path.name}.old-{os.getpid()}")
-            path.rename(old)
-            temporary.rename(path)
-            _remove(old)
-        else:
-            temporary.replace(path)
-        _fsync(path.parent)
+        with _explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove(temporary)
+            yield temporary
+            for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
+                _fsync(file)
+            if path.is_dir():  # a directory cannot be renamed over another: move the old one aside first
+                old = path.with_name(f".{path.name}.old-{os.getpid()}")
+                path.rename(old)
+                temporary.rename(path)
+                _remove(old)
+            else:
+                temporary.replace(path)
+            _fsync(path.parent)
+    finally:
+        with suppress(OSError):  # the first error is the one to tell
+            _remove(temporary)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turns what a full or read-only disk raises into an error that says what to do."""
+    try:
+        yield
     except Exception as error:  # libraries wrap the system's errors in their own kinds
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
             raise UserError(f"no space left to write {path}; free some and run the same command again") from error
@@ -52,16 +64,26 @@ def atomic_path(path: Path) -> Iterator[Path]:
             advice = "mend its permissions, or choose another folder with --set run.runs_dir=FOLDER"
             raise UserError(f"cannot write {path}: {error}; {advice}") from error
         raise
-    finally:
-        with suppress(OSError):  # the first error is the one to tell
-            _remove(temporary)
 
 
-def sweep(folder: Path) -> None:
-    """Removes the temporary siblings that killed processes left below a folder; nobody may be writing there."""
+def append_text(path: Path, text: str) -> None:
+    """Appends to a file and synchronises it; raises `UserError` as `atomic_path` does."""
+    with _explained(path), path.open("a", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sweep(folder: Path, age: float = 0.0) -> None:
+    """Removes the temporary siblings that killed processes left below a folder, from `age` seconds on.
+
+    Nobody may be writing there, unless `age` is longer than any write takes.
+    """
     for pattern in (".*.tmp-*", ".*.old-*"):
         for left in list(folder.rglob(pattern)):
-            _remove(left)
+            with suppress(FileNotFoundError):  # another process sweeps as well
+                if time.time() - left.lstat().st_mtime >= age:
+                    _remove(left)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -70,7 +92,29 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """What `write_json` writes."""
+    return json.dumps(to_plain(value), indent=1, allow_nan=False) + "\n"
+
+
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Writes a JSON object with its own hash in it, so that damage which is still JSON is noticed."""
+    write_json(path, value | {"seal": value_hash(value)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Reads what `write_sealed` wrote.
+
+    Raises:
+        UserError: if it is missing or damaged.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop("seal", None) != value_hash(value):
+        raise UserError(f"{path} is damaged (it does not match its own hash); restore it, or start a new run")
+    return value
 
 
 def read_json(path: Path) -> Any:
@@ -123,7 +167,7 @@ def content_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _file_hash(path: Path, mtime_ns: int, size: int) -> str:
     """Hashes a file once for as long as its time and size stay."""
     with path.open("rb") as stream:

@@ -57,6 +57,7 @@ def trace(
             mend_metrics(run, done)
             if done:
                 policy, predictor = run.iteration(done - 1) / "policy", run.iteration(done - 1) / "predictor"
+                retain(run.path, done - 1)  # which a kill may have kept from running
             # A heartbeat's end costs a subflow 1 s; the run as a whole keeps its own.
             with temporary_settings({"flows.heartbeat_frequency": None}):
                 for number in range(done, settings.run.iterations):

@@ -84,13 +84,12 @@ class Mirror:
         if self._client is None:
             self._connect()
         now = int(time.time() * 1000)
-        for line in self.run.metrics():
-            if line["iteration"] > self._logged:
-                metrics = [Metric(k, float(v), now, line["iteration"]) for k, v in line.items() if v is not None]
-                self._client.log_batch(self._mlflow_run_id, metrics=metrics)
-                self._logged = line["iteration"]
-                if (trees := self.run.iteration(self._logged) / "trees.html").exists():  # only the newest iteration's
-                    self._client.log_artifact(self._mlflow_run_id, str(trees))
+        for line in self.run.metrics(self._logged + 1):
+            metrics = [Metric(k, float(v), now, line["iteration"]) for k, v in line.items() if v is not None]
+            self._client.log_batch(self._mlflow_run_id, metrics=metrics)
+            self._logged = line["iteration"]
+            if (trees := self.run.iteration(self._logged) / "trees.html").exists():  # only the newest iteration's
+                self._client.log_artifact(self._mlflow_run_id, str(trees))
 
     def _connect(self) -> None:
         import mlflow

@@ -19,7 +19,7 @@ from components.storage import atomic_path, content_hash, read_json
 from components.verifiers import make_verifier
 from tasks.inputs import prompts
 from tasks.run import Run
-from tasks.stage import listeners
+from tasks.stage import listeners, read_stages
 from tasks.store import is_whole, store_of
 
 
@@ -51,6 +51,14 @@ def warm_up_policy(run_path: Path) -> Path:
     """Folder of the checkpoint that the run starts from: the user's own, or the tiny policy."""
     run = Run(run_path)
     policy = policy_of_start(run)
+    began = run.manifest.get("policy")
+    if began is None or "record" not in read_stages(run.iteration(0)):  # later iterations do not read it
+        now = content_hash(policy)
+        if began not in (None, now):
+            raise UserError(
+                f"run {run.run_id} began on another policy than {policy} is now; restore it, or choose another --run-id"
+            )
+        run.note(policy=now)
     check_prompts(run, policy)
     return policy
 

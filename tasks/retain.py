@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -12,34 +13,52 @@ from tasks.run import Run
 from tasks.stage import read_stages
 from tasks.store import store_of
 
-SUBSUMED = ("generated.parquet", "refilled.parquet", "verified.parquet")  # their rows are in factual and forest.parquet
+SUBSUMED = ("generated.parquet", "refilled.parquet", "verified.parquet", "shards")  # in factual and forest.parquet
+TREES = ("report.html", "scored.parquet", "roots.parquet", "factual.parquet", "expanded.parquet", "forest.parquet")
 
 
 @task(name="retain", task_run_name="retain", cache_policy=NO_CACHE, persist_result=False)
 def retain(run_path: Path, iteration: int) -> Path:
     """Keeps the newest policies and the best one, and drops intermediate forests and shards of finished iterations.
 
-    The policy of version v lies in iteration v - 1, and `eval/accuracy` of line v is its accuracy.
+    The policy of version v and the predictor that was fitted beside it lie in iteration v - 1. Where
+    `run.keep_forests` bounds the forests, those that the next refits need stay, for every kept policy.
     """
     run = Run(run_path)
-    accuracy = {
-        line["iteration"]: line["eval/accuracy"]
-        for line in run.metrics()
-        if line["iteration"] > 0 and line["eval/accuracy"] is not None
-    }
-    best = max(accuracy, key=lambda version: (accuracy[version], version), default=None)
-    newest = range(iteration + 2 - run.params.run.keep_policies, iteration + 2)
+    settings = run.params.run
+    kept = {_best(run, iteration), *range(iteration + 2 - settings.keep_policies, iteration + 2)}
     for version in range(1, iteration + 2):
-        folder = run.iteration(version - 1) / "policy"
-        if version != best and version not in newest:
-            _drop(run, folder)
-    for shards in run.path.glob("iterations/*/shards"):
-        if "record" in read_stages(shards.parent):
-            _drop(run, shards)
-    for name in SUBSUMED:
-        if "record" in read_stages(run.iteration(iteration)):
+        for name in ("policy", "predictor"):
+            folder = f"{run.iteration(version - 1)}/{name}"
+            if version not in kept and os.path.exists(folder):  # as text: there may be thousands
+                _drop(run, Path(folder))
+    if "record" in read_stages(run.iteration(iteration)):
+        for name in SUBSUMED:
             _drop(run, run.iteration(iteration) / name)
+    if settings.keep_forests is not None:
+        newest = max(settings.keep_forests, run.params.predictor.replay + settings.keep_policies)
+        for number in reversed(range(iteration + 1 - newest)):
+            if not (run.iteration(number) / TREES[-1]).exists():
+                break  # nor do earlier ones have theirs
+            for name in TREES:
+                _drop(run, run.iteration(number) / name)
     return run.path
+
+
+def _best(run: Run, iteration: int) -> int | None:
+    """The version with the highest `eval/accuracy`, that of line v being the accuracy of version v; noted in the run.
+
+    Only the newest line is read, unless the note is from beyond it: from before the run went back.
+    """
+    version, accuracy = run.manifest.get("best") or (None, -1.0)
+    start = iteration if version is not None and version < iteration else 1
+    found = (version, accuracy) if start == iteration else (None, -1.0)
+    for line in run.metrics(start)[: iteration + 1 - start]:
+        if line["eval/accuracy"] is not None and line["eval/accuracy"] >= found[1]:
+            found = (line["iteration"], line["eval/accuracy"])
+    if found != (version, accuracy):
+        run.note(best=found)
+    return found[0]
 
 
 def _drop(run: Run, path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -18,7 +20,7 @@ import yaml
 
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
-from components.storage import content_hash, read_json, sweep, write_json, write_text
+from components.storage import content_hash, read_sealed, sweep, write_sealed, write_text
 from tasks.objects import file_system
 from tasks.store import bring, hold
 
@@ -26,6 +28,7 @@ from tasks.store import bring, hold
 MAY_CHANGE = (
     "run.iterations",
     "run.keep_policies",
+    "run.keep_forests",
     "run.runs_dir",
     "run.data_dir",
     "engine.shards",
@@ -44,6 +47,8 @@ MAY_CHANGE = (
     "update.zero_stage",
     "update.offload",
 )
+_noting = threading.Lock()
+logger = logging.getLogger("trace")
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,12 @@ class Run:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "manifest.json"))
+        return read_sealed(self.path / "manifest.json")
 
     def note(self, **values: Any) -> None:
         """Sets keys of the manifest."""
-        write_json(self.path / "manifest.json", self.manifest | values)
+        with _noting:  # the mirror does so in a thread of its own
+            write_sealed(self.path / "manifest.json", self.manifest | values)
 
     def iteration(self, number: int) -> Path:
         return self.path / "iterations" / f"{number:04d}"
@@ -76,15 +82,15 @@ class Run:
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The whole lines of metrics.jsonl; a last line torn by a kill is not one.
+    def metrics(self, start: int = 0) -> list[dict[str, Any]]:
+        """The whole lines of metrics.jsonl, from number `start` on; a last line torn by a kill is not one.
 
         Raises:
             UserError: if another line is damaged; the message names it.
         """
         lines = self.metrics_path.read_bytes().splitlines(keepends=True) if self.metrics_path.exists() else []
         rows: list[dict[str, Any]] = []
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines[start:], start=start + 1):
             try:
                 row = json.loads(line)
                 rows.append({"iteration": row["iteration"], **row})
@@ -120,24 +126,52 @@ def open_run(params: Params, run_id: str) -> Run:
         raise UserError(f"cannot make {run.path}: {error.strerror}; choose another run.runs_dir or --run-id") from error
     with lock(run, params.run.store):  # nothing of a run that another process writes may change
         sweep(run.path)
-        _check_same(run, params)
-        write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
-        if not (run.path / "manifest.json").exists():
-            write_json(run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None})
+        sweep(Path(params.run.data_dir), age=86400)  # which other runs may be writing to
+        manifest = _readable_manifest(run)
+        _check_same(run, manifest, params)
+        tree = params.model_dump()
+        write_text(run.path / "params.yaml", yaml.safe_dump(tree, sort_keys=False))
+        write_sealed(
+            run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None} | manifest | {"params": tree}
+        )
         _point_latest_to(run.path)
     return run
 
 
-def _check_same(run: Run, params: Params) -> None:
-    """Refuses to continue a run with parameters that would compute something else."""
-    if not (run.path / "params.yaml").exists():
+def _readable_manifest(run: Run) -> dict[str, Any]:
+    """The run's manifest; empty where there is none or, with a warning, where it is damaged."""
+    if not (run.path / "manifest.json").exists():
+        return {}
+    try:
+        return run.manifest
+    except UserError as error:
+        logger.warning("%s; going on without it (MLflow gets a new run)", str(error).partition(";")[0])
+        return {}
+
+
+def _check_same(run: Run, manifest: dict[str, Any], params: Params) -> None:
+    """Refuses to continue a run with parameters that would compute something else.
+
+    They are in params.yaml and in the manifest: one of them may be lost, and a change to one is noticed.
+    """
+    began, path = [], run.path / "params.yaml"
+    if "params" in manifest:
+        with suppress(ValueError):  # of another version of this program: then params.yaml is told to be
+            began.append(Params.model_validate(manifest["params"]))
+    if path.exists():
+        try:
+            began.append(load_params(path))
+        except UserError as error:
+            if not began:
+                raise
+            logger.warning("%s is damaged (%s); it is made anew from manifest.json", path, error)
+    if not began:
         if (run.path / "iterations").exists():
             raise UserError(f"{run.path} holds iterations but no params.yaml; restore it, or choose another --run-id")
         return
-    changes = _differences(load_params(run.path / "params.yaml"), params)
-    changed = {key: values for key, values in changes.items() if key not in MAY_CHANGE}
-    if changed:
-        shown = ", ".join(f"{key} is {old!r} there and {new!r} here" for key, (old, new) in changed.items())
+    if shown := _changed(began[0], began[-1], "in manifest.json", "in it"):
+        raise UserError(f"{path} is not what the run began with ({shown}); restore it, or choose another --run-id")
+    if shown := _changed(began[0], params, "there", "here"):
         raise UserError(
             f"run {run.run_id} exists in {run.path.parent} with other parameters ({shown}); "
             "choose another --run-id, or these parameters"
@@ -205,17 +239,25 @@ def find_run(name: str, runs_dir: Path) -> Run:
     """An existing run by id, path, or URL in a store (``s3://bucket/runs/ID``), which is brought into `runs_dir`.
 
     Raises:
-        UserError: if there is none; the message lists some that there are.
+        UserError: if there is none (the message lists some that there are), or its parameters were changed.
     """
     if "://" in name:
         return Run(bring(name, runs_dir))
     for path in (Path(name), runs_dir / name):
         if (path / "manifest.json").is_file():
-            return Run(path.resolve())
+            run = Run(path.resolve())
+            _check_same(run, _readable_manifest(run), run.params)
+            return run
     known = sorted(p.parent.name for p in runs_dir.glob("*/manifest.json") if not p.parent.is_symlink())
     raise UserError(
         f"no run {name!r} in {runs_dir}/; there is {', '.join(known[-5:]) or 'none yet: start one with trace train'}"
     )
+
+
+def _changed(old: Params, new: Params, there: str, here: str) -> str:
+    """The keys that may not change and do, for people."""
+    changes = {key: values for key, values in _differences(old, new).items() if key not in MAY_CHANGE}
+    return ", ".join(f"{key} is {a!r} {there} and {b!r} {here}" for key, (a, b) in changes.items())
 
 
 def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
@@ -234,7 +276,7 @@ def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
 
 def _point_latest_to(path: Path) -> None:
     link = path.parent / "latest"
-    temporary = path.parent / f".latest-{os.getpid()}"
+    temporary = path / f".latest.tmp-{os.getpid()}"  # inside, where it is swept should a kill leave it
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
     temporary.replace(link)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from components.allocation import ARMS
-from components.storage import write_json
+from components.storage import write_sealed
 from components.tree.forest import join
 from tasks.inputs import read_forest, write_forest
 from tasks.run import Run
@@ -53,7 +53,7 @@ def join_shards(context: Context, verified: list[Path]) -> dict[str, float]:
     manifests = [read_stages(folder) for folder in folders]
     entries = {name: [manifest[name] for manifest in manifests] for name in manifests[0]}
     total = {name: _sum(several) for name, several in entries.items()}
-    write_json(context.folder / "manifest.json", read_stages(context.folder) | total)
+    write_sealed(context.folder / "manifest.json", read_stages(context.folder) | total)
     busy = _covered([entry for several in entries.values() for entry in several])
     overlapped = sum(entry["seconds"] for entry in total.values()) - busy
     return {"shards": float(len(folders)), "overlapped_seconds": overlapped}

@@ -21,9 +21,10 @@ from prefect.cache_policies import NO_CACHE
 
 from components.config import Params
 from components.errors import UserError
-from components.storage import content_hash, read_json, write_json
+from components.storage import content_hash, read_sealed, write_sealed
 from tasks.run import Run
-from tasks.store import is_there, is_whole, store_of
+from tasks.store import is_there, store_of
+from tasks.store import is_whole as has_hash
 
 P = ParamSpec("P")
 logger = logging.getLogger("trace")
@@ -145,7 +146,7 @@ def stage(
                 "seconds": time.perf_counter() - start,
                 "metrics": metrics,
             }
-            write_json(context.folder / "manifest.json", read_stages(context.folder) | {name: entry})
+            write_sealed(context.folder / "manifest.json", read_stages(context.folder) | {name: entry})
             if store := store_of(run.path):
                 store.notify()
             return context.output
@@ -162,14 +163,13 @@ def titled(title: str, shard: Shard) -> str:
 
 
 def read_stages(folder: Path) -> dict[str, Any]:
-    """The manifest entries of an iteration, by stage."""
+    """The manifest entries of an iteration, by stage; none, with a warning, where the manifest is damaged."""
     path = folder / "manifest.json"
-    stages = read_json(path) if path.exists() else {}
-    if not isinstance(stages, dict) or not all(
-        isinstance(s, dict) and {"inputs", "outputs", "seconds", "metrics"} <= s.keys() for s in stages.values()
-    ):
-        raise UserError(f"{path} is damaged; delete it to have its iteration made again")
-    return stages
+    try:
+        return read_sealed(path) if path.exists() else {}
+    except UserError:
+        logger.warning("%s is damaged; what it vouched for is made anew where it is needed", path)
+        return {}
 
 
 def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:
@@ -177,12 +177,17 @@ def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:
     entry = read_stages(folder).get(name)
     if entry is None or entry["inputs"] != input_hashes:
         return False
-    for relative, expected in entry["outputs"].items():
-        path = folder / relative
-        if not is_whole(path, expected):
-            logger.warning("%s is missing or damaged; the stage %s makes it anew", path, name)
+    for relative in entry["outputs"]:
+        if not is_whole(folder, name, relative):
+            logger.warning("%s is missing or damaged; the stage %s makes it anew", folder / relative, name)
             return False
     return True
+
+
+def is_whole(folder: Path, name: str, relative: str) -> bool:
+    """Whether an output of a stage is there as the manifest has it."""
+    expected = read_stages(folder).get(name, {"outputs": {}})["outputs"].get(relative)
+    return expected is not None and has_hash(folder / relative, expected)
 
 
 def _hash(value: Any) -> Any:

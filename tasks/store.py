@@ -311,6 +311,7 @@ def _stages(content: bytes) -> dict[str, Any]:
     """A manifest's stages; none where it is damaged."""
     try:
         stages = json.loads(content)
+        stages.pop("seal", None)
         _outputs(stages)
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from components.errors import UserError
-from components.storage import read_json, write_json, write_text
+from components.storage import append_text, json_text, read_json, write_json, write_text
 from tasks.run import Run
-from tasks.stage import listeners, read_stages
-from tasks.store import is_whole
+from tasks.stage import is_whole, listeners, read_stages
 
 logger = logging.getLogger("trace")
 
@@ -20,34 +20,54 @@ logger = logging.getLogger("trace")
 def finished_iterations(run: Run) -> int:
     """Number of iterations that need not run again, from the start.
 
-    An iteration is finished when its record is written. The newest finished one must also have its policy and
-    predictor whole; where they are damaged, the run goes back to the newest one that has them, and says so.
+    An iteration is finished when its record is written. To go on from there, its policy, its predictor and the forests
+    that the next refit needs must be whole, too; where they are not, the run goes back to the newest iteration that
+    has them, and says so.
+
+    Raises:
+        UserError: if there is no such iteration but the start; the message names the file.
     """
-    done = 0
-    while "record" in read_stages(run.iteration(done)):
-        done += 1
-    recorded = done
-    while done and not _is_whole(run.iteration(done - 1)):
+    numbers = sorted((int(p.name) for p in (run.path / "iterations").glob("[0-9]*")), reverse=True)
+    recorded = next((number + 1 for number in numbers if "record" in read_stages(run.iteration(number))), 0)
+    done, damaged = recorded, _damaged(run, recorded)
+    while done and _damaged(run, done) is not None:
         done -= 1
-    if done < recorded:
+    if damaged is not None:
         if done == 0 and recorded > 1:
             raise UserError(
-                f"run {run.run_id}: no policy checkpoint is whole any more; "
-                f"restore {run.path}/iterations, or start a new run"
+                f"run {run.run_id}: {damaged} is missing or not what the manifest.json beside it says, and no policy "
+                "checkpoint is whole any more that could do without; restore it, or start a new run"
             )
-        logger.warning(
-            "the checkpoint of iteration %d is missing or damaged; going on from iteration %d", recorded - 1, done
-        )
+        logger.warning("%s is missing or damaged; going on from iteration %d", damaged, done)
     return done
 
 
-def mend_metrics(run: Run, done: int) -> None:
-    """Brings metrics.jsonl in line with the finished iterations, which hold every line of it.
+def _damaged(run: Run, done: int) -> Path | None:
+    """A file without which the run cannot go on after `done` iterations."""
+    if not done:
+        return None
+    newest = run.iteration(done - 1)
+    needed = [("update_policy", newest / "policy"), ("refit_predictor", newest / "predictor")]
+    for number in reversed(range(max(0, done - max(1, run.params.predictor.replay)), done)):
+        needed.append(("update_policy", run.iteration(number) / "forest.parquet"))
+    for stage, path in needed:
+        if not is_whole(path.parent, stage, path.name):
+            return path if stage in read_stages(path.parent) else path.parent / "manifest.json"
+    return None
 
-    A kill may have torn its last line or kept it from being written; other differences are told.
+
+def mend_metrics(run: Run, done: int) -> None:
+    """Brings metrics.jsonl in line with the finished iterations, whose metrics.json hold every line of it.
+
+    A kill may have torn its last line or kept it from being written; other differences are told. An iteration whose
+    metrics.json is damaged gets it back from metrics.jsonl.
+
+    Raises:
+        UserError: if a line is in neither of them as the manifest has it.
     """
     written = run.metrics_path.read_bytes() if run.metrics_path.exists() else b""
-    wanted = "".join(_line(run, number) for number in range(done)).encode()
+    known = _readable_lines(written)
+    wanted = "".join(_dumped(_vouched(run, number, known.get(number))) for number in range(done)).encode()
     if written == wanted:
         return
     if not wanted.startswith(written) and not written.startswith(wanted):
@@ -55,13 +75,24 @@ def mend_metrics(run: Run, done: int) -> None:
     write_text(run.metrics_path, wanted.decode())
 
 
+def _vouched(run: Run, number: int, line: Any) -> Any:
+    """An iteration's line, from its metrics.json, or else `line`, the one in metrics.jsonl."""
+    path = run.iteration(number) / "metrics.json"
+    if is_whole(path.parent, "record", path.name):
+        return read_json(path)
+    vouched = read_stages(path.parent).get("record", {"outputs": {}})["outputs"].get(path.name)
+    if line is None or vouched not in (None, hashlib.sha256(json_text(line).encode()).hexdigest()):
+        raise UserError(f"{path} is missing or damaged, and {run.metrics_path} does not have its line; restore it")
+    if path.parent.exists():
+        logger.warning("%s is missing or damaged; it is made anew from %s", path, run.metrics_path)
+        write_json(path, line)
+    return line
+
+
 def append_metrics(run: Run, number: int) -> None:
     """Appends the iteration's line to metrics.jsonl, and tells the log and the listeners."""
-    with run.metrics_path.open("a", encoding="utf-8") as stream:
-        stream.write(_line(run, number))
-        stream.flush()
-        os.fsync(stream.fileno())
     line = read_json(run.iteration(number) / "metrics.json")
+    append_text(run.metrics_path, _dumped(line))
     logger.info("%s", one_line(line))
     for listener in listeners:
         listener.iteration(line)
@@ -114,18 +145,15 @@ def one_line(line: dict[str, Any]) -> str:
     )
 
 
-def _line(run: Run, number: int) -> str:
-    return json.dumps(read_json(run.iteration(number) / "metrics.json")) + "\n"
+def _dumped(line: Any) -> str:
+    return json.dumps(line) + "\n"
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether the policy and the predictor of an iteration are those that its manifest names."""
-    stages = read_stages(folder)
-    return all(
-        is_whole(folder / name, stages[stage]["outputs"][name])
-        for stage, name in (
-            ("update_policy", "policy"),
-            ("update_policy", "forest.parquet"),
-            ("refit_predictor", "predictor"),
-        )
-    )
+def _readable_lines(written: bytes) -> dict[int, Any]:
+    """The lines of metrics.jsonl by iteration, without those that are damaged."""
+    lines: dict[int, Any] = {}
+    for text in written.splitlines():
+        with suppress(ValueError, TypeError, KeyError):
+            line = json.loads(text)
+            lines.setdefault(line["iteration"], line)
+    return lines

@@ -14,7 +14,7 @@ THIRD = [f"C{k}" for k in (31, 32, 33, 34, 35, 37, 38, 39)]
 FOURTH = ["C41", "C45"]
 FIFTH = [f"C{k}" for k in (48, 49, 51, 52, 53, 54)]
 SIXTH = [f"C{k}" for k in (55, 56, 58, 59, 60, 61)]
-SEVENTH = ["C68"]
+SEVENTH = [f"C{k}" for k in (62, 63, 65, 67, 68)]
 EIGHTH = ["C69"]
 
 

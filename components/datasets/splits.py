@@ -12,7 +12,7 @@ import numpy as np
 from components.datasets.store import SPLITS, prompts_to_table
 from components.environments.base import Prompt
 from components.errors import UserError
-from components.storage import atomic_path, content_hash, value_hash, write_json, write_parquet
+from components.storage import atomic_path, content_hash, value_hash, write_parquet, write_sealed
 
 
 def write_splits(
@@ -52,7 +52,7 @@ def write_splits(
         for split, rows in splits.items():
             write_parquet(temporary / f"{split}.parquet", prompts_to_table(rows))
         hashes = {split: content_hash(temporary / f"{split}.parquet") for split in SPLITS}
-        write_json(
+        write_sealed(
             temporary / "card.json",
             {
                 **(card or {}),

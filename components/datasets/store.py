@@ -7,14 +7,18 @@ share or overwrite one.
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from components.config import EnvironmentParams
 from components.environments.base import Prompt
 from components.errors import UserError
-from components.storage import content_hash, read_json, read_parquet, value_hash
+from components.storage import content_hash, read_parquet, read_sealed, value_hash
+
+logger = logging.getLogger("trace")
 
 PROMPT_SCHEMA = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("prompt_id", "question", "answer", "metadata")]
@@ -44,8 +48,10 @@ def prepare(settings: EnvironmentParams, root: Path) -> Path:
     files = [file for names in recipe.get("files", {}).values() for file in names]
     recipe["contents"] = {file: content_hash(Path(file)) for file in files if Path(file).exists()}
     folder = root / settings.name / value_hash(recipe)[:12]
-    if _is_whole(folder):
-        return folder
+    if folder.exists():
+        if _is_whole(folder, recipe):
+            return folder
+        logger.warning("%s is damaged; the data set is made anew", folder)
     source = ", ".join(files) or ("the package bfcl-eval" if settings.name == "functions" else "built-in generator")
     card = {"task": settings.name, "source": source, "licence": LICENCES.get(settings.name), "settings": recipe}
     return write_splits(folder, SOURCES[settings.name](settings), card=card)
@@ -54,11 +60,14 @@ def prepare(settings: EnvironmentParams, root: Path) -> Path:
 LICENCES = {"functions": "Apache-2.0 (bfcl-eval)", "search": "that of the files", "math": "that of the files"}
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether the splits are those that the card names."""
+def _is_whole(folder: Path, recipe: dict[str, Any]) -> bool:
+    """Whether the card is of this recipe, and the splits are those that it names."""
     try:
-        hashes = read_json(folder / "card.json")["sha256"]
-        return all(content_hash(folder / f"{split}.parquet") == hashes[split] for split in SPLITS)
+        card = read_sealed(folder / "card.json")
+        hashes = card["sha256"]
+        return value_hash(card["settings"]) == value_hash(recipe) and all(
+            content_hash(folder / f"{split}.parquet") == hashes[split] for split in SPLITS
+        )
     except (UserError, OSError, KeyError, TypeError):
         return False
 

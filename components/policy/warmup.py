@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import torch
 from components.config import PolicyParams
 from components.datasets.builtin import BUILTIN
 from components.environments.base import Chat, Prompt
+from components.errors import UserError
 from components.policy.checkpoint import save_model
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model, build_tokenizer
-from components.storage import atomic_path, value_hash
+from components.storage import atomic_path, content_hash, read_json, value_hash, write_json
+
+SEAL = ".sha256.json"  # hidden, so that it is no part of the hash in it
+logger = logging.getLogger("trace")
 
 
 def warm_up(
@@ -33,7 +38,9 @@ def warm_up(
     """
     folder = root / value_hash({"task": task, **settings.model_dump(exclude={"path"})})[:12]
     if folder.exists():
-        return folder
+        if _is_whole(folder):
+            return folder
+        logger.warning("%s is damaged; the policy is warmed up anew", folder)
     recipe, builtin = settings.warmup, BUILTIN[task]
     tokenizer = build_tokenizer(builtin.vocabulary())
     renderer = Renderer(tokenizer)
@@ -58,7 +65,15 @@ def warm_up(
     with atomic_path(folder) as temporary:
         save_model(model, temporary)
         tokenizer.save_pretrained(temporary)
+        write_json(temporary / SEAL, content_hash(temporary))
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        return bool(read_json(folder / SEAL) == content_hash(folder))
+    except UserError:
+        return False
 
 
 def demonstrate(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +13,17 @@ import pytest
 
 from components.errors import UserError
 from components.storage import (
+    append_text,
     atomic_path,
     content_hash,
     read_json,
     read_parquet,
+    read_sealed,
     sweep,
     value_hash,
     write_json,
     write_parquet,
+    write_sealed,
     write_text,
 )
 
@@ -127,3 +132,37 @@ def test_what_killed_processes_left_is_swept_and_nothing_else(tmp_path):
     (tmp_path / ".lock").touch()
     sweep(tmp_path)
     assert {p.name for p in tmp_path.rglob("*")} == {"0001", "manifest.json", ".lock"}
+
+
+def test_any_flipped_bit_of_a_sealed_file_is_damage(tmp_path):
+    path = tmp_path / "m.json"
+    write_sealed(path, {"run_id": "r", "best": [3, 0.5], "params": {"hops": {1: 0.5}}})
+    whole = path.read_bytes()
+    assert read_sealed(path) == {"run_id": "r", "best": [3, 0.5], "params": {"hops": {"1": 0.5}}}
+    for position in range(len(whole) - 1):  # the last byte is a line's end
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"m\.json is damaged"):
+            read_sealed(path)
+
+
+def test_foreign_json_is_not_taken_for_a_sealed_file(tmp_path):
+    for value in ({}, [], {"run_id": "r"}):
+        write_json(tmp_path / "m.json", value)
+        with pytest.raises(UserError, match=r"m\.json is damaged"):
+            read_sealed(tmp_path / "m.json")
+
+
+def test_young_siblings_are_spared_where_others_may_be_writing(tmp_path):
+    for name, hours in (("old", 25), ("young", 1)):
+        (tmp_path / f".{name}.tmp-7").touch()
+        os.utime(tmp_path / f".{name}.tmp-7", (time.time() - 3600 * hours,) * 2)
+    sweep(tmp_path, age=86400)
+    assert [p.name for p in tmp_path.iterdir()] == [".young.tmp-7"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_line_that_does_not_fit_on_the_disk_is_one_clear_line():
+    with pytest.raises(UserError, match="no space left to write /dev/full"):
+        append_text(Path("/dev/full"), "a line\n")

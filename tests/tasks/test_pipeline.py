@@ -17,7 +17,7 @@ from components.verifiers import VERIFIERS
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.retain import retain
-from tasks.run import Run, lock
+from tasks.run import Run, find_run, lock
 from tasks.stage import read_stages
 from tasks.summary import append_metrics, finished_iterations, mend_metrics
 from tests.tasks.pipeline import fingerprints, forests, new_run, stages, train
@@ -212,6 +212,26 @@ def test_other_parameters_are_refused_even_where_the_manifest_is_lost(params, da
         new_run(params, data_dir, tmp_path)
 
 
+def test_parameters_that_were_changed_behind_the_runs_back_are_named(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path)
+    path = run.path / "params.yaml"
+    path.write_text(path.read_text().replace("arm: trace", "arm: grpo"))
+    for again in (lambda: new_run(params, data_dir, tmp_path), lambda: find_run("r", tmp_path)):
+        with pytest.raises(UserError, match=r"params\.yaml is not what the run began with \(allocation\.arm is"):
+            again()
+
+
+def test_another_first_policy_is_refused_while_it_is_still_read(params, data_dir, tmp_path, random_policy):
+    policy = shutil.copytree(random_policy, tmp_path / "policy")
+    run = new_run(params, data_dir, tmp_path, policy={"path": str(policy)})
+    prepare_data.fn(run.path)
+    warm_up_policy.fn(run.path)
+    weights = policy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    with pytest.raises(UserError, match="began on another policy than"):
+        warm_up_policy.fn(run.path)
+
+
 def test_fewer_iterations_than_are_there_are_refused(params, data_dir, tmp_path):
     run = new_run(params, data_dir, tmp_path)
     train(run)
@@ -271,8 +291,11 @@ def test_retention_keeps_the_newest_and_the_best(params, data_dir, tmp_path):
         run.metrics_path.write_text("".join(__import__("json").dumps(x) + "\n" for x in [*lines, line]))
         retain.fn(run.path, number)
         policy, predictor = run.iteration(number) / "policy", run.iteration(number) / "predictor"
-    kept = sorted(p.parent.name for p in run.path.glob("iterations/*/policy"))
-    assert kept == ["0000", "0004"]  # version 1, made in iteration 0, was the best; version 5 is the newest
+    for name in ("policy", "predictor"):  # version 1, made in iteration 0, was the best; version 5 is the newest
+        assert sorted(p.parent.name for p in run.path.glob(f"iterations/*/{name}")) == ["0000", "0004"]
+    run.note(best=[9, 1.0])  # from before a run that went back
+    retain.fn(run.path, 4)
+    assert run.manifest["best"] == [1, 0.9]
     for number in range(5):
         assert (run.iteration(number) / "forest.parquet").exists()
         assert not (run.iteration(number) / "verified.parquet").exists()

@@ -1,0 +1,31 @@
+"""Imported once by the server that children are forked from: what a run would import on its way."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import mlflow  # noqa: F401
+import torch
+
+import flows.cli
+import flows.train  # noqa: F401
+import tasks.mirror  # noqa: F401
+from components.config import PolicyParams
+from components.datasets.multihop import vocabulary
+from components.policy import engine_transformers, trainer_torch  # noqa: F401
+from components.policy.checkpoint import load_model
+from components.policy.renderer import Renderer
+from components.policy.tiny import build_model, build_tokenizer
+from components.predictor import policy_features, posterior, transformer  # noqa: F401
+
+# No backward pass: torch refuses one in a child after one in its parent.
+torch.set_num_threads(1)
+with tempfile.TemporaryDirectory() as folder:
+    tokenizer = build_tokenizer(vocabulary())
+    model = build_model(PolicyParams(layers=1, hidden=16), tokenizer)
+    torch.optim.Adam(model.parameters())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    load_model(Path(folder))
+    Renderer.load(Path(folder))
