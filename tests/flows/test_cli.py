@@ -52,7 +52,9 @@ def metrics(project: Path, run_id: str) -> list[dict]:
 
 def fingerprints(project: Path, run_id: str) -> dict[str, str]:
     folder = project / "runs" / run_id / "iterations"
-    files = sorted(p for p in folder.glob("*/*") if p.name not in ("manifest.json", "metrics.json", "report.html"))
+    files = sorted(
+        p for p in folder.glob("*/*") if p.name not in ("manifest.json", "metrics.json", "report.html", "trees.html")
+    )
     return {str(p.relative_to(folder)): content_hash(p) for p in files}
 
 

@@ -72,6 +72,8 @@ def forests(run: Run) -> list[Forest]:
 def fingerprints(run: Run) -> dict[str, str]:
     """Content hashes of everything that an iteration leaves behind; times are not content."""
     files = sorted(
-        p for p in run.path.glob("iterations/*/*") if p.name not in ("manifest.json", "metrics.json", "report.html")
+        p
+        for p in run.path.glob("iterations/*/*")
+        if p.name not in ("manifest.json", "metrics.json", "report.html", "trees.html")
     )
     return {str(p.relative_to(run.path)): content_hash(p) for p in files}

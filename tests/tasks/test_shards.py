@@ -77,7 +77,8 @@ def test_forest_does_not_depend_on_the_number_of_shards(params, data_dir, tmp_pa
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4, nan_ok=True)
         assert a.v_hat == pytest.approx(b.v_hat, abs=1e-4)
     for stage in ("generate", "verify_factual", "expand_prefixes", "verify_counterfactual"):
-        assert read_stages(whole.iteration(0))[stage]["metrics"] == read_stages(parted.iteration(0))[stage]["metrics"]
+        ours, theirs = (read_stages(run.iteration(0))[stage]["metrics"] for run in (whole, parted))
+        assert ours | {"cached_tokens": 0} == theirs | {"cached_tokens": 0}  # smaller batches share less
     for name in ("factual.parquet", "expanded.parquet"):
         assert sampled(read_forest(whole.iteration(0) / name)) == sampled(read_forest(parted.iteration(0) / name))
 
