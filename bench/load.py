@@ -39,7 +39,7 @@ class Readings:
         self.process, self.last, self.file = psutil.Process(), time.perf_counter(), file
         self.rows: list[list[float]] = []
 
-    def stage(self, name: str, done: int, total: int) -> None:
+    def stage(self, name: str, done: int, total: int, shard: tuple[int, int] = (0, 1)) -> None:
         pass
 
     def iteration(self, line: dict[str, Any]) -> None:

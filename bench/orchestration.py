@@ -79,7 +79,7 @@ def measure(root: Path, iterations: int) -> dict[str, float]:
     marks: list[tuple[float, Counter[str]]] = []
 
     class Clock:
-        def stage(self, name: str, done: int, total: int) -> None: ...
+        def stage(self, name: str, done: int, total: int, shard: tuple[int, int] = (0, 1)) -> None: ...
 
         def iteration(self, line: dict[str, Any]) -> None:
             marks.append((time.perf_counter(), spent.copy()))

@@ -21,28 +21,27 @@ from components.tree.forest import Forest
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of a log-probability, relative to max(1, its size)
 COARSE = 5e-2  # the same in half precision
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("trace")
 _known: dict[str, float] = {}  # by kind of model: once in a process
 
 
 def settle_packing(
     model: Any, forest: Forest, terms: Credit, settings: UpdateParams, temperature: float
 ) -> tuple[UpdateParams, dict[str, float]]:
-    """Settings whose `packing` is no longer auto, and metrics: whether trees are packed, and the difference found."""
+    """Settings whose `packing` is no longer auto, and the metric `packed`: whether trees are.
+
+    The difference itself is no metric: it belongs to the first batch of a process, so a continued run has another one.
+    """
     if settings.packing != "auto" or not len(terms):
         return settings, {"packed": float(settings.packing != "flat")}
     kind = f"{type(model).__name__} {model.device.type} {model.dtype} {settings.dtype} {model.config.to_json_string()}"
     if kind not in _known:
-        _known[kind] = _difference(model, forest, terms, settings, temperature)
-    difference = _known[kind]
-    packed = difference <= _tolerance(model, settings)
-    return (
-        settings.model_copy(update={"packing": "tree" if packed else "flat"}),
-        {"packed": float(packed), "packed_difference": difference},
-    )
+        _known[kind] = packed_difference(model, forest, terms, settings, temperature)
+    packed = _known[kind] <= _tolerance(model, settings)
+    return settings.model_copy(update={"packing": "tree" if packed else "flat"}), {"packed": float(packed)}
 
 
-def _difference(model: Any, forest: Forest, terms: Credit, settings: UpdateParams, temperature: float) -> float:
+def packed_difference(model: Any, forest: Forest, terms: Credit, settings: UpdateParams, temperature: float) -> float:
     """Largest difference of a log-probability, packed against flat, over the first rows of the first batch."""
     rows = split(build_rows(forest, terms), settings.micro_batch_tokens)[0]
     fit = settings.micro_batch_tokens // max(len(row.token_ids) for row in rows)

@@ -132,7 +132,11 @@ def _content(path: Path) -> Any:
 def _timeless(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
-    return {k: _timeless(v) for k, v in tree.items() if not k.startswith("time") and k not in ("seconds", "outputs")}
+    return {
+        k: _timeless(v)
+        for k, v in tree.items()
+        if not k.startswith("time") and k not in ("began", "seconds", "outputs")
+    }
 
 
 def _child(root: str, kill: dict[str, Any], run_id: str, prefect: bool) -> None:
@@ -179,11 +183,13 @@ def plain_flow() -> Callable[..., str]:
     """The flow `trace` as a plain function: the same order of the same stages, without a Prefect server."""
     from prefect import Flow, Task
 
+    import flows.shards
     import flows.train
 
-    for name, value in list(vars(flows.train).items()):
-        if isinstance(value, Flow | Task):
-            setattr(flows.train, name, value.fn)
+    for module in (flows.train, flows.shards):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, Flow | Task):
+                setattr(module, name, value.fn)
     plain: Callable[..., str] = flows.train.trace
     return plain
 
@@ -204,7 +210,7 @@ class _Trap:
             setattr(os, name, self._watch(name, getattr(os, name)))
         builtins.open = io.open = self._watch_open(io.open)  # type: ignore[assignment]
 
-    def stage(self, name: str, done: int, total: int) -> None:
+    def stage(self, name: str, done: int, total: int, shard: tuple[int, int] = (0, 1)) -> None:
         if name != self.where:
             self.where = name
             self._note("", "")

@@ -136,7 +136,6 @@ def test_other_parameters_under_the_same_id_are_refused_before_anything_starts(p
         (["train", "--arm", "best"], "arm='best' is not known"),
         (["train", "--run-id", "../elsewhere"], "use up to 100 letters"),
         (["train", "--set", "policy.path=nowhere"], "policy.path='nowhere': no config.json there"),
-        (["train", "--set", "update.trainer=deepspeed"], "uv pip install -e '.[deepspeed]'"),
         (["train", "--set", "engine.name=vllm", "--set", "policy.hidden=128"], "set up vLLM with: make vllm"),
         (["train", "--set", "run.runs_dir=/proc/runs"], "/proc/runs"),
         (["evaluate", "nothing"], "no run 'nothing' in runs/"),
