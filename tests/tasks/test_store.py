@@ -21,7 +21,7 @@ import pytest
 
 from components.config import RunParams
 from components.errors import UserError
-from components.storage import content_hash, read_json, write_json
+from components.storage import content_hash, read_json, write_sealed
 from tasks import lease, objects, store
 from tasks.objects import Objects
 from tasks.retain import retain
@@ -72,7 +72,7 @@ def _stages(path: Path, number: int, *names: str) -> None:
         stages = read_stages(folder)
         seconds = 1.0 + sum(entry["seconds"] for entry in stages.values())
         entry = {"inputs": {}, "outputs": {output.name: content_hash(output)}, "seconds": seconds, "metrics": {}}
-        write_json(folder / "manifest.json", stages | {name: entry})
+        write_sealed(folder / "manifest.json", stages | {name: entry})
         if held := store.store_of(path):
             held.notify()
 
@@ -82,7 +82,7 @@ def _folder(tmp_path: Path, machine: str) -> Path:
     path = tmp_path / machine / "r"
     path.mkdir(parents=True, exist_ok=True)
     if not (path / "manifest.json").exists() and machine == "a":
-        write_json(path / "manifest.json", {"run_id": "r"})
+        write_sealed(path / "manifest.json", {"run_id": "r"})
     return path
 
 
@@ -165,7 +165,7 @@ def test_only_what_is_asked_for_is_brought_and_only_with_the_right_content(tmp_p
 
 def test_retention_drops_in_the_store_as_well(params, tmp_path):
     url = _url(tmp_path)
-    run = new_run(params, tmp_path / "a", run={"store": url, "keep_policies": 1})
+    run = new_run(params, tmp_path / "data", tmp_path / "a", run={"store": url, "keep_policies": 1})
     with lock(run, url):
         for number in (0, 1):
             _stages(run.path, number, "generated", "update_policy", "record")
@@ -227,17 +227,17 @@ def _elsewhere(monkeypatch):
 
 def test_one_machine_writes_at_a_time(params, tmp_path, monkeypatch):
     url = _url(tmp_path)
-    run = new_run(params, tmp_path / "a", run={"store": url})
+    run = new_run(params, tmp_path / "data", tmp_path / "a", run={"store": url})
     with lock(run, url):
         with _elsewhere(monkeypatch), pytest.raises(UserError, match=r"run r in file://.* is being written on .*pro"):
-            new_run(params, tmp_path / "b", run={"store": url})
+            new_run(params, tmp_path / "data", tmp_path / "b", run={"store": url})
         entry = json.loads((tmp_path / "store/r/.lease").read_text())
     assert not (tmp_path / "store/r/.lease").exists()
 
     entry["time"] = time.time() - lease.STALE_SECONDS - 1  # its machine went without a word
     (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
     with _elsewhere(monkeypatch):
-        new_run(params, tmp_path / "b", run={"store": url})
+        new_run(params, tmp_path / "data", tmp_path / "b", run={"store": url})
 
 
 def test_a_machine_that_lost_its_lease_stops(tmp_path):
@@ -284,21 +284,21 @@ def test_store_must_be_a_url_without_credentials(url, reason):
 
 def test_two_runs_of_one_name_are_kept_apart(params, tmp_path):
     url = _url(tmp_path)
-    new_run(params, tmp_path / "a", run={"store": url, "seed": 1})
-    mine = new_run(params, tmp_path / "b")
+    new_run(params, tmp_path / "data", tmp_path / "a", run={"store": url, "seed": 1})
+    mine = new_run(params, tmp_path / "data", tmp_path / "b")
     before = (mine.path / "params.yaml").read_bytes()
     with pytest.raises(UserError, match=r"/b/r and file://.*/store/r are two runs of one name"):
         find_run(f"{url}/r", tmp_path / "b")
     with pytest.raises(UserError, match="two runs of one name"):
-        new_run(params, tmp_path / "b", run={"store": url})
+        new_run(params, tmp_path / "data", tmp_path / "b", run={"store": url})
     assert (mine.path / "params.yaml").read_bytes() == before
     copy = find_run(f"{url}/r", tmp_path / "c")  # but what was brought to be read may be continued
-    assert new_run(params, tmp_path / "c", run={"store": url, "seed": 1}).path == copy.path
+    assert new_run(params, tmp_path / "data", tmp_path / "c", run={"store": url, "seed": 1}).path == copy.path
 
 
 def test_unknown_kind_of_store_is_one_line(params, tmp_path):
     with pytest.raises(UserError, match=r"run\.store='nowhere://x'.*nowhere"):
-        new_run(params, tmp_path, run={"store": "nowhere://x"})
+        new_run(params, tmp_path / "data", tmp_path, run={"store": "nowhere://x"})
 
 
 def test_no_run_there_is_one_line(tmp_path):
@@ -364,4 +364,4 @@ def test_s3_grants_one_lease(s3):
 
 def test_missing_bucket_is_one_line(params, tmp_path, s3):
     with pytest.raises(UserError, match=r"run\.store: cannot reach s3://nowhere/r"):
-        new_run(params, tmp_path, run={"store": "s3://nowhere"})
+        new_run(params, tmp_path / "data", tmp_path, run={"store": "s3://nowhere"})
