@@ -61,9 +61,9 @@ def _url(folder: Path) -> str:
     return f"file://{folder}/store"
 
 
-def _stages(path: Path, number: int, *names: str) -> None:
+def _stages(path: Path, number: int, *names: str, shard: str = "") -> None:
     """Writes what stages leave behind, and tells the store as they do; `update_policy` writes a folder."""
-    folder = path / "iterations" / f"{number:04d}"
+    folder = path / "iterations" / f"{number:04d}" / shard
     for name in names:
         output = folder / ("policy" if name == "update_policy" else f"{name}.parquet")
         for file in (output / "a.bin", output / "below" / "b.bin") if name == "update_policy" else (output,):
@@ -74,7 +74,7 @@ def _stages(path: Path, number: int, *names: str) -> None:
         entry = {"inputs": {}, "outputs": {output.name: content_hash(output)}, "seconds": seconds, "metrics": {}}
         write_sealed(folder / "manifest.json", stages | {name: entry})
         if held := store.store_of(path):
-            held.notify()
+            held.notify(folder / "manifest.json")
 
 
 def _folder(tmp_path: Path, machine: str) -> Path:
@@ -87,9 +87,9 @@ def _folder(tmp_path: Path, machine: str) -> Path:
 
 
 def _put_files(monkeypatch) -> list[str]:
-    """Names of the files that are uploaded from now on."""
+    """Names of the outputs that are uploaded from now on."""
     put, names = Objects.put, []
-    monkeypatch.setattr(Objects, "put", lambda self, files: (names.extend(files), put(self, files))[1])
+    monkeypatch.setattr(Objects, "put", lambda self, name, path: (names.append(name), put(self, name, path))[1])
     return names
 
 
@@ -135,12 +135,12 @@ def test_what_the_store_has_is_not_uploaded_again_and_what_it_lacks_is(tmp_path,
 def test_outputs_are_there_before_the_manifest_that_names_them(tmp_path, monkeypatch):
     url, path, order = _url(tmp_path), _folder(tmp_path, "a"), []
     put, write = Objects.put, Objects.write
-    monkeypatch.setattr(Objects, "put", lambda self, files: (order.extend(files), put(self, files)))
+    monkeypatch.setattr(Objects, "put", lambda self, name, path: (order.append(name), put(self, name, path)))
     monkeypatch.setattr(Objects, "write", lambda self, name, content: (order.append(name), write(self, name, content)))
     with hold(path, url):
         _stages(path, 0, "scored", "update_policy")
     last = max(place for place, name in enumerate(order) if name == "iterations/0000/manifest.json")
-    assert order.index("iterations/0000/policy/below/b.bin") < last
+    assert order.index("iterations/0000/policy") < last
     assert order.index("iterations/0000/scored.parquet") < order.index("iterations/0000/manifest.json")
 
 
@@ -163,11 +163,12 @@ def test_only_what_is_asked_for_is_brought_and_only_with_the_right_content(tmp_p
     assert {p.name for p in first.iterdir()} == {"manifest.json", "policy", "roots.parquet"}
 
 
-def test_retention_drops_in_the_store_as_well(params, tmp_path):
+def test_retention_drops_in_the_store_what_this_machine_and_another_made(params, tmp_path):
     url = _url(tmp_path)
-    run = new_run(params, tmp_path / "data", tmp_path / "a", run={"store": url, "keep_policies": 1})
-    with lock(run, url):
-        for number in (0, 1):
+    for number, machine in enumerate("ab"):
+        run = new_run(params, tmp_path / "data", tmp_path / machine, run={"store": url, "keep_policies": 1})
+        with lock(run, url):
+            _stages(run.path, number, "verified", shard="shards/01-of-02")
             _stages(run.path, number, "generated", "update_policy", "record")
             with run.metrics_path.open("a") as stream:
                 stream.write(json.dumps({"iteration": number, "eval/accuracy": None}) + "\n")
@@ -248,7 +249,7 @@ def test_a_machine_that_lost_its_lease_stops(tmp_path):
         entry |= {"token": "another", "host": "far-away", "pid": 7}
         (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
         with suppress(UserError):
-            store.store_of(path).notify()
+            store.store_of(path).notify(path / "manifest.json")
         store.store_of(path)._thread.join(10)
         _stages(path, 0, "scored", "roots")
     assert not (tmp_path / "store/r/iterations").exists()
