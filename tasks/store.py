@@ -1,9 +1,8 @@
 """A run in an object store: any machine can continue it, whatever became of the machine that began it.
 
 The run's folder stays local. After each stage a thread uploads the stage's outputs and then the iteration's manifest,
-so what the store's manifests name was there before them. Opening a run brings the manifests; an output is fetched when
-a stage asks for it, and taken only if its content hash is the one that the manifest names. Neither direction moves what
-is there already with that hash. Whoever opens the run holds its lease.
+so what the store's manifests name was there before them. What is there already with the same content hash is not moved.
+Whoever opens the run holds its lease.
 
 A store that is away or slow delays the uploads, not the run: what is missing follows later, at the latest when the run
 is opened again on the same machine. Opening a run needs the store, for another machine may have gone further.
@@ -11,9 +10,7 @@ is opened again on the same machine. Opening a run needs the store, for another 
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,34 +18,31 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
 
 from components.errors import UserError
-from components.storage import atomic_path, content_hash, value_hash
+from components.storage import content_hash
+from tasks.copy import RUN_FILES, Copy, outputs_of
 from tasks.lease import Lease, LostError
-from tasks.objects import Objects, one_line, patiently
+from tasks.objects import one_line, patiently
 
-T = TypeVar("T")
 logger = logging.getLogger("trace")
 
 AGAIN_SECONDS = 30.0  # between attempts while the store is away
-RUN_FILES = ("params.yaml", "manifest.json", "metrics.jsonl", "summary.json")
-SMALL = re.compile(r"iterations/.+/(manifest|metrics)\.json|\.writer|" + "|".join(map(re.escape, RUN_FILES)))
 
-_open: dict[Path, Store] = {}
+_open: dict[Path, Copy] = {}
 
 
 def store_of(path: Path) -> Store | None:
     """The store of the run in this folder, while it is held."""
-    return _open.get(path)
+    return store if isinstance(store := _open.get(path), Store) else None
 
 
 def is_whole(path: Path, expected: str) -> bool:
     """Whether a file or folder of a run has this content hash: here or, brought from there now, in the run's store."""
     if path.exists() and content_hash(path) == expected:
         return True
-    store = next((store for parent in path.parents if (store := store_of(parent))), None)
-    return store is not None and store.fetch(path, expected)
+    copy = next((_open[parent] for parent in path.parents if parent in _open), None)
+    return copy is not None and copy.fetch(path, expected)
 
 
 def is_there(path: Path) -> bool:
@@ -56,7 +50,7 @@ def is_there(path: Path) -> bool:
     if path.exists():
         return True
     manifest = path.with_name("manifest.json")
-    expected = (_outputs(manifest.read_bytes()) or {}).get(path.name) if manifest.exists() else None
+    expected = (outputs_of(manifest.read_bytes()) or {}).get(path.name) if manifest.exists() else None
     return expected is not None and is_whole(path, expected)
 
 
@@ -92,27 +86,23 @@ def bring(url: str, folder: Path) -> Path:
         UserError: if there is no such run.
     """
     path = (folder / url.rstrip("/").rpartition("/")[2]).absolute()
-    store = Store(url, path)
-    if not store.pull():
+    copy = Copy(url, path)
+    if not copy.pull():
         raise UserError(f"no run in {url}")
-    if not store.own.exists():
-        store.own.write_text("a copy to read")
-    _open[path] = store
+    if not copy.own.exists():
+        copy.own.write_text("a copy to read")
+    _open[path] = copy
     return path
 
 
-class Store:
-    """The copy of one run in a store; names are relative to the run's folder, here and there.
-
-    Methods raise a UserError where the store cannot be reached.
-    """
+class Store(Copy):
+    """The copy of a run in a store, held to write it."""
 
     def __init__(self, url: str, path: Path) -> None:
-        self.url, self.path = url.rstrip("/"), path
-        self.own = path / ".writer"  # the token under which this folder last wrote to the store
-        self.objects = Objects(self.url)
-        self.lease = Lease(self.objects.fs, self.objects.at(".lease"), f"run {path.name} in {url.rpartition('/')[0]}")
-        self._there: dict[str, str] = {}  # content hashes of what lies in the store, whole
+        super().__init__(url, path)
+        self.lease = Lease(
+            self.objects.fs, self.objects.at(".lease"), f"run {path.name} in {self.url.rpartition('/')[0]}"
+        )
         self._todo: deque[Callable[[], None]] = deque()  # in order: what is new is safe there before the old goes
         self._wake, self._closing = threading.Event(), threading.Event()
         self._failure: str | None = None
@@ -121,10 +111,10 @@ class Store:
 
     def start(self) -> None:
         """Takes the lease, brings the manifests, and starts uploading what the store lacks."""
-        self._reach(self.lease.acquire)
+        self.reach(self.lease.acquire)
         try:
             self.pull()
-            self._reach(lambda: self.objects.write(".writer", self.lease.token.encode()))
+            self.reach(lambda: self.objects.write(".writer", self.lease.token.encode()))
         except BaseException:
             self.lease.release()
             raise
@@ -132,7 +122,7 @@ class Store:
         self._todo.extend(partial(self._push, name) for name in RUN_FILES)
         for iteration in sorted((self.path / "iterations").glob("[0-9]*")):
             for manifest in sorted(iteration.rglob("manifest.json"), reverse=True):  # those of its shards first
-                self._todo.append(partial(self._push, self._name(manifest)))
+                self._todo.append(partial(self._push, self.name(manifest)))
         self._thread.start()
         self._wake.set()
 
@@ -151,67 +141,18 @@ class Store:
 
     def notify(self, manifest: Path) -> None:
         """Says that a stage has written this manifest; raises a UserError if the lease was lost."""
-        self._todo.append(partial(self._push, self._name(manifest)))
+        self._todo.append(partial(self._push, self.name(manifest)))
         self._wake.set()
         if self._lost is not None:
             raise UserError(self._lost)
 
     def drop(self, path: Path) -> None:
         """Removes a file or folder in the store, once all that is new is safe there."""
-        self._todo.append(partial(self._remove, self._name(path)))
+        self._todo.append(partial(self._remove, self.name(path)))
 
     def has(self, path: str) -> bool:
         """Whether the store has this output of a stage."""
-        return path.removeprefix(f"{self.path}/") in self._there
-
-    def pull(self) -> bool:
-        """Brings the manifests; returns whether there is a run.
-
-        The store's win where the last to write there was another folder than this one; what this one had not uploaded
-        by then is made anew.
-        """
-        self._reach(self.objects.look)
-        names = self.objects.names
-        if "manifest.json" not in names:
-            return False
-        if (self.path / "manifest.json").exists() and not self.own.exists():
-            raise UserError(
-                f"{self.path} and {self.url} are two runs of one name; move one, or choose another --run-id"
-            )
-        contents = self._reach(lambda: self.objects.read([name for name in names if SMALL.fullmatch(name)]))
-        writer = contents.pop(".writer", b"").decode()
-        newer = not (self.own.exists() and self.own.read_text() == writer)
-        outputs: dict[str, str] = {}
-        for name, content in contents.items():
-            mine = self.path / name
-            if not mine.exists() or (newer and mine.read_bytes() != content):
-                with atomic_path(mine) as temporary:
-                    temporary.write_bytes(content)
-            self._there[name] = sha256(content).hexdigest()
-            if name.endswith("manifest.json"):
-                outputs |= {name[:-13] + relative: value for relative, value in (_outputs(content) or {}).items()}
-        known = names | {parent.as_posix() for name in names for parent in Path(name).parents}
-        self._there |= {name: value for name, value in outputs.items() if name in known}  # others were dropped
-        for manifest in list(self.path.glob("iterations/**/manifest.json")) if newer else ():
-            if self._name(manifest) not in names:
-                manifest.unlink()
-        return True
-
-    def fetch(self, path: Path, expected: str) -> bool:
-        """Brings a file or folder of the run; returns whether the store has it with the expected content hash."""
-        name = self._name(path)
-        if not self.objects.below(name):
-            return False
-        try:
-            with atomic_path(path) as temporary:
-                self._reach(lambda: self.objects.get(name, temporary))
-                if content_hash(temporary) != expected:
-                    raise _DamagedError
-        except _DamagedError:
-            logger.warning("%s/%s is damaged", self.url, name)
-            self._there.pop(name, None)
-            return False
-        return True
+        return path.removeprefix(f"{self.path}/") in self.there
 
     def _work(self) -> None:
         while True:
@@ -246,56 +187,28 @@ class Store:
         except FileNotFoundError:  # not there yet, or dropped
             return
         if name.endswith("manifest.json"):
-            outputs = _outputs(content)
+            outputs = outputs_of(content)
             if outputs is None:  # damaged here: what is there is better
                 return
             for relative, expected in outputs.items():
                 self._put(name[:-13] + relative, expected)
-        if self._there.get(name) != (now := sha256(content).hexdigest()):
+        if self.there.get(name) != (now := sha256(content).hexdigest()):
             self.objects.write(name, content)
-            self._there[name] = now
+            self.there[name] = now
 
     def _put(self, name: str, expected: str) -> None:
         """Uploads an output that is what its manifest says; one that is being made anew follows at its stage's end."""
         path = self.path / name
-        if self._there.get(name) == expected or not path.exists():
+        if self.there.get(name) == expected or not path.exists():
             return
         with suppress(FileNotFoundError):  # dropped, or made anew, while it is read
             if content_hash(path) == expected:
                 self._remove(name)
                 self.objects.put(name, path)
                 if content_hash(path) == expected:
-                    self._there[name] = expected
+                    self.there[name] = expected
 
     def _remove(self, name: str) -> None:
         if self.objects.below(name):
-            self._there.pop(name, None)
+            self.there.pop(name, None)
             self.objects.remove(name)
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self.path).as_posix()
-
-    def _reach(self, work: Callable[[], T]) -> T:
-        try:
-            return patiently(work)
-        except UserError:
-            raise
-        except Exception as error:  # every store has kinds of its own
-            advice = "mend it, or go on with what is on this machine: --set run.store=null"
-            raise UserError(f"run.store: cannot reach {self.url} ({one_line(error)}); {advice}") from error
-
-
-class _DamagedError(Exception):
-    pass
-
-
-def _outputs(content: bytes) -> dict[str, str] | None:
-    """The outputs that a run's or an iteration's manifest names, with their hashes; None where it is damaged."""
-    try:
-        manifest = json.loads(content)
-        if manifest.pop("seal") != value_hash(manifest):
-            return None
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return None
-    entries = [manifest] if "run_id" in manifest else manifest.values()
-    return {relative: value for entry in entries for relative, value in entry.get("outputs", {}).items()}

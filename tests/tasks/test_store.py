@@ -308,7 +308,7 @@ def test_no_run_there_is_one_line(tmp_path):
 
 
 KILLED = """
-import os, signal, sys, threading, time
+import os, signal, sys
 from pathlib import Path
 from tasks.run import Run, lock
 from tests.tasks.pipeline import train
@@ -343,7 +343,7 @@ def test_run_killed_between_machines_on_s3(params, machine_data, finished, tmp_p
     run = new_run(params, machine_data, tmp_path / "a", run={"store": s3})
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", KILLED, str(run.path), s3]
-    killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=120)
+    killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=600)
     assert killed.returncode == -signal.SIGKILL
     assert fsspec.filesystem("s3").exists(f"{s3}/r/.lease")  # nobody was left to give it back
     shutil.rmtree(tmp_path / "a")
