@@ -34,9 +34,9 @@ def judge(params: Params, cases: Cases) -> list[Outcome]:
         return verify_all(verifier, cases)
     chunks = [cases[start : start + CHUNK] for start in range(0, len(cases), CHUNK)]
     judged = _spread(params, chunks)
-    poisoned = [index for index, outcomes in enumerate(judged) if isinstance(outcomes, str) and len(chunks[index]) > 1]
-    for index in poisoned:  # one case may have killed the workers, and the others of its chunk have a verdict
-        alone = _spread(params, [[case] for case in chunks[index]])
+    for index in [index for index, outcomes in enumerate(judged) if isinstance(outcomes, str)]:
+        # One case may have killed the workers, and whatever else was with them: each on its own, one after the other.
+        alone = [_spread(params, [[case]])[0] for case in chunks[index]]
         judged[index] = [outcome for part in alone for outcome in _outcomes(part)]
     return [outcome for outcomes in judged for outcome in _outcomes(outcomes)]
 

@@ -50,10 +50,12 @@ class Objects:
         patiently(write)
         self.names.add(name)
 
-    def put(self, files: dict[str, Path]) -> None:
-        local, there = [str(file) for file in files.values()], [self.at(name) for name in files]
-        patiently(lambda: self.fs.put(local, there))
-        self.names.update(files)
+    def put(self, name: str, path: Path) -> None:
+        """Uploads a file, or all in a folder but hidden files."""
+        files = [f for f in path.rglob("*") if f.is_file() and f.name[0] != "."] if path.is_dir() else [path]
+        names = [f"{name}/{file.relative_to(path).as_posix()}" if file != path else name for file in files]
+        patiently(lambda: self.fs.put([str(file) for file in files], [self.at(one) for one in names]))
+        self.names.update(names)
 
     def get(self, name: str, path: Path) -> None:
         """Writes an object to a path, or all below its name to a folder."""

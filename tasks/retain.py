@@ -25,12 +25,13 @@ def retain(run_path: Path, iteration: int) -> Path:
     `run.keep_forests` bounds the forests, those that the next refits need stay, for every kept policy.
     """
     run = Run(run_path)
-    settings = run.params.run
+    settings, store = run.params.run, store_of(run.path)
     kept = {_best(run, iteration), *range(iteration + 2 - settings.keep_policies, iteration + 2)}
     for version in range(1, iteration + 2):
         for name in ("policy", "predictor"):
             folder = f"{run.iteration(version - 1)}/{name}"
-            if version not in kept and os.path.exists(folder):  # as text: there may be thousands
+            # As text, for there may be thousands; another machine may have left one in the store alone.
+            if version not in kept and (os.path.exists(folder) or (store is not None and store.has(folder))):
                 _drop(run, Path(folder))
     if "record" in read_stages(run.iteration(iteration)):
         for name in SUBSUMED:

@@ -148,7 +148,7 @@ def stage(
             }
             write_sealed(context.folder / "manifest.json", read_stages(context.folder) | {name: entry})
             if store := store_of(run.path):
-                store.notify()
+                store.notify(context.folder / "manifest.json")
             return context.output
 
         return cast(Callable[Concatenate[Path, int, P], Path], run_stage)

@@ -37,7 +37,7 @@ def connect(address: str) -> Any:
         raise MissingExtraError(f"run.cluster: {address}", "dask") from error
     try:
         if address == LOCAL:
-            cluster = distributed.LocalCluster(host="127.0.0.1", threads_per_worker=1, dashboard_address=None)
+            cluster = distributed.LocalCluster(host="127.0.0.1", threads_per_worker=1, dashboard_address="127.0.0.1:0")
             client = distributed.Client(cluster, set_as_default=False)
         else:
             client = distributed.Client(address, set_as_default=False, timeout=START_SECONDS)

@@ -32,7 +32,11 @@ def address(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, dask.config.set({"distributed.scheduler.allowed-failures": 1}):
         patch.setenv(JUDGED, str(tmp_path_factory.mktemp("judged") / "lines"))
         with distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, preload=["tests.slow_workers"]
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            preload=["tests.slow_workers"],
         ) as two:
             clients = cluster.connect(two.scheduler_address), judging._client(two.scheduler_address)
             yield two.scheduler_address
@@ -104,7 +108,7 @@ def test_a_cluster_that_loses_its_workers_stops_the_run_before_a_verdict(params,
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 0.1)
-    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None) as empty:
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty:
         client = distributed.Client(empty, set_as_default=False)
         monkeypatch.setattr(judging, "_client", lambda address: client)
         with pytest.raises(UserError, match=r"cluster of run\.cluster was lost \(no worker for 0 s\); start it again"):

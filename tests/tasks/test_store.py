@@ -21,7 +21,7 @@ import pytest
 
 from components.config import RunParams
 from components.errors import UserError
-from components.storage import content_hash, read_json, write_json
+from components.storage import content_hash, read_json, write_sealed
 from tasks import lease, objects, store
 from tasks.objects import Objects
 from tasks.retain import retain
@@ -61,9 +61,9 @@ def _url(folder: Path) -> str:
     return f"file://{folder}/store"
 
 
-def _stages(path: Path, number: int, *names: str) -> None:
+def _stages(path: Path, number: int, *names: str, shard: str = "") -> None:
     """Writes what stages leave behind, and tells the store as they do; `update_policy` writes a folder."""
-    folder = path / "iterations" / f"{number:04d}"
+    folder = path / "iterations" / f"{number:04d}" / shard
     for name in names:
         output = folder / ("policy" if name == "update_policy" else f"{name}.parquet")
         for file in (output / "a.bin", output / "below" / "b.bin") if name == "update_policy" else (output,):
@@ -72,9 +72,9 @@ def _stages(path: Path, number: int, *names: str) -> None:
         stages = read_stages(folder)
         seconds = 1.0 + sum(entry["seconds"] for entry in stages.values())
         entry = {"inputs": {}, "outputs": {output.name: content_hash(output)}, "seconds": seconds, "metrics": {}}
-        write_json(folder / "manifest.json", stages | {name: entry})
+        write_sealed(folder / "manifest.json", stages | {name: entry})
         if held := store.store_of(path):
-            held.notify()
+            held.notify(folder / "manifest.json")
 
 
 def _folder(tmp_path: Path, machine: str) -> Path:
@@ -82,14 +82,14 @@ def _folder(tmp_path: Path, machine: str) -> Path:
     path = tmp_path / machine / "r"
     path.mkdir(parents=True, exist_ok=True)
     if not (path / "manifest.json").exists() and machine == "a":
-        write_json(path / "manifest.json", {"run_id": "r"})
+        write_sealed(path / "manifest.json", {"run_id": "r"})
     return path
 
 
 def _put_files(monkeypatch) -> list[str]:
-    """Names of the files that are uploaded from now on."""
+    """Names of the outputs that are uploaded from now on."""
     put, names = Objects.put, []
-    monkeypatch.setattr(Objects, "put", lambda self, files: (names.extend(files), put(self, files))[1])
+    monkeypatch.setattr(Objects, "put", lambda self, name, path: (names.append(name), put(self, name, path))[1])
     return names
 
 
@@ -135,12 +135,12 @@ def test_what_the_store_has_is_not_uploaded_again_and_what_it_lacks_is(tmp_path,
 def test_outputs_are_there_before_the_manifest_that_names_them(tmp_path, monkeypatch):
     url, path, order = _url(tmp_path), _folder(tmp_path, "a"), []
     put, write = Objects.put, Objects.write
-    monkeypatch.setattr(Objects, "put", lambda self, files: (order.extend(files), put(self, files)))
+    monkeypatch.setattr(Objects, "put", lambda self, name, path: (order.append(name), put(self, name, path)))
     monkeypatch.setattr(Objects, "write", lambda self, name, content: (order.append(name), write(self, name, content)))
     with hold(path, url):
         _stages(path, 0, "scored", "update_policy")
     last = max(place for place, name in enumerate(order) if name == "iterations/0000/manifest.json")
-    assert order.index("iterations/0000/policy/below/b.bin") < last
+    assert order.index("iterations/0000/policy") < last
     assert order.index("iterations/0000/scored.parquet") < order.index("iterations/0000/manifest.json")
 
 
@@ -163,11 +163,12 @@ def test_only_what_is_asked_for_is_brought_and_only_with_the_right_content(tmp_p
     assert {p.name for p in first.iterdir()} == {"manifest.json", "policy", "roots.parquet"}
 
 
-def test_retention_drops_in_the_store_as_well(params, tmp_path):
+def test_retention_drops_in_the_store_what_this_machine_and_another_made(params, tmp_path):
     url = _url(tmp_path)
-    run = new_run(params, tmp_path / "a", run={"store": url, "keep_policies": 1})
-    with lock(run, url):
-        for number in (0, 1):
+    for number, machine in enumerate("ab"):
+        run = new_run(params, tmp_path / "data", tmp_path / machine, run={"store": url, "keep_policies": 1})
+        with lock(run, url):
+            _stages(run.path, number, "verified", shard="shards/01-of-02")
             _stages(run.path, number, "generated", "update_policy", "record")
             with run.metrics_path.open("a") as stream:
                 stream.write(json.dumps({"iteration": number, "eval/accuracy": None}) + "\n")
@@ -227,17 +228,17 @@ def _elsewhere(monkeypatch):
 
 def test_one_machine_writes_at_a_time(params, tmp_path, monkeypatch):
     url = _url(tmp_path)
-    run = new_run(params, tmp_path / "a", run={"store": url})
+    run = new_run(params, tmp_path / "data", tmp_path / "a", run={"store": url})
     with lock(run, url):
         with _elsewhere(monkeypatch), pytest.raises(UserError, match=r"run r in file://.* is being written on .*pro"):
-            new_run(params, tmp_path / "b", run={"store": url})
+            new_run(params, tmp_path / "data", tmp_path / "b", run={"store": url})
         entry = json.loads((tmp_path / "store/r/.lease").read_text())
     assert not (tmp_path / "store/r/.lease").exists()
 
     entry["time"] = time.time() - lease.STALE_SECONDS - 1  # its machine went without a word
     (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
     with _elsewhere(monkeypatch):
-        new_run(params, tmp_path / "b", run={"store": url})
+        new_run(params, tmp_path / "data", tmp_path / "b", run={"store": url})
 
 
 def test_a_machine_that_lost_its_lease_stops(tmp_path):
@@ -248,7 +249,7 @@ def test_a_machine_that_lost_its_lease_stops(tmp_path):
         entry |= {"token": "another", "host": "far-away", "pid": 7}
         (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
         with suppress(UserError):
-            store.store_of(path).notify()
+            store.store_of(path).notify(path / "manifest.json")
         store.store_of(path)._thread.join(10)
         _stages(path, 0, "scored", "roots")
     assert not (tmp_path / "store/r/iterations").exists()
@@ -284,21 +285,21 @@ def test_store_must_be_a_url_without_credentials(url, reason):
 
 def test_two_runs_of_one_name_are_kept_apart(params, tmp_path):
     url = _url(tmp_path)
-    new_run(params, tmp_path / "a", run={"store": url, "seed": 1})
-    mine = new_run(params, tmp_path / "b")
+    new_run(params, tmp_path / "data", tmp_path / "a", run={"store": url, "seed": 1})
+    mine = new_run(params, tmp_path / "data", tmp_path / "b")
     before = (mine.path / "params.yaml").read_bytes()
     with pytest.raises(UserError, match=r"/b/r and file://.*/store/r are two runs of one name"):
         find_run(f"{url}/r", tmp_path / "b")
     with pytest.raises(UserError, match="two runs of one name"):
-        new_run(params, tmp_path / "b", run={"store": url})
+        new_run(params, tmp_path / "data", tmp_path / "b", run={"store": url})
     assert (mine.path / "params.yaml").read_bytes() == before
     copy = find_run(f"{url}/r", tmp_path / "c")  # but what was brought to be read may be continued
-    assert new_run(params, tmp_path / "c", run={"store": url, "seed": 1}).path == copy.path
+    assert new_run(params, tmp_path / "data", tmp_path / "c", run={"store": url, "seed": 1}).path == copy.path
 
 
 def test_unknown_kind_of_store_is_one_line(params, tmp_path):
     with pytest.raises(UserError, match=r"run\.store='nowhere://x'.*nowhere"):
-        new_run(params, tmp_path, run={"store": "nowhere://x"})
+        new_run(params, tmp_path / "data", tmp_path, run={"store": "nowhere://x"})
 
 
 def test_no_run_there_is_one_line(tmp_path):
@@ -307,7 +308,7 @@ def test_no_run_there_is_one_line(tmp_path):
 
 
 KILLED = """
-import os, signal, sys, threading, time
+import os, signal, sys
 from pathlib import Path
 from tasks.run import Run, lock
 from tests.tasks.pipeline import train
@@ -342,7 +343,7 @@ def test_run_killed_between_machines_on_s3(params, machine_data, finished, tmp_p
     run = new_run(params, machine_data, tmp_path / "a", run={"store": s3})
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", KILLED, str(run.path), s3]
-    killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=120)
+    killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=600)
     assert killed.returncode == -signal.SIGKILL
     assert fsspec.filesystem("s3").exists(f"{s3}/r/.lease")  # nobody was left to give it back
     shutil.rmtree(tmp_path / "a")
@@ -364,4 +365,4 @@ def test_s3_grants_one_lease(s3):
 
 def test_missing_bucket_is_one_line(params, tmp_path, s3):
     with pytest.raises(UserError, match=r"run\.store: cannot reach s3://nowhere/r"):
-        new_run(params, tmp_path, run={"store": "s3://nowhere"})
+        new_run(params, tmp_path / "data", tmp_path, run={"store": "s3://nowhere"})
