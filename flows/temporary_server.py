@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from components.errors import UserError
 from flows.processes import HOST, Service, ServiceError, answers, end, free_port, popen, wait_until
 
 _GRACE = 10.0
@@ -90,6 +91,12 @@ class TemporaryAPI:
             self._start()  # two commands that make the same new database at once: the second one finds it made
             wait_until(lambda: answers(health), "the temporary Prefect server", self._service)
         return self.url
+
+    def is_to_blame(self, error: Exception) -> bool:
+        """Whether an error of a flow is the server's: it does not answer any more, or did not in time."""
+        from httpx import HTTPError
+
+        return not isinstance(error, UserError) and (isinstance(error, HTTPError) or not answers(f"{self.url}/health"))
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "flows.temporary_server", str(self._port)]

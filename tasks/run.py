@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,8 +88,13 @@ def _params(path: Path, content: str) -> Params:
     return load_params(path)
 
 
-def open_run(params: Params, run_id: str) -> Run:
+def open_run(params: Params, run_id: str, anew: bool = False) -> Run:
     """Makes a run's folder, or opens it to continue.
+
+    Args:
+        params: The run's parameters.
+        run_id: Its name.
+        anew: Whether a run that is finished, or has other parameters, is emptied first.
 
     Raises:
         UserError: if the id is no file name, the folder cannot be written, or it holds other parameters.
@@ -106,12 +112,22 @@ def open_run(params: Params, run_id: str) -> Run:
         raise UserError(f"cannot make {run.path}: {error.strerror}; choose another run.runs_dir or --run-id") from error
     with lock(run):  # nothing of a run that another process writes may change
         sweep(run.path)
+        if anew and _is_over(run, params):
+            for path in run.path.iterdir():
+                if path.name != ".lock":
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         _check_same(run, params)
         write_text(run.path / "params.yaml", yaml.safe_dump(params.model_dump(), sort_keys=False))
         if not (run.path / "manifest.json").exists():
             write_json(run.path / "manifest.json", {"run_id": run_id, "mlflow_run_id": None})
         _point_latest_to(run.path)
     return run
+
+
+def _is_over(run: Run, params: Params) -> bool:
+    path = run.path / "params.yaml"
+    changed = _differences(load_params(path), params).keys() - set(MAY_CHANGE) if path.exists() else ()
+    return bool(changed) or (run.path / "summary.json").exists()
 
 
 def _check_same(run: Run, params: Params) -> None:
@@ -180,6 +196,15 @@ def lock(run: Run) -> Iterator[None]:
                 f"run {run.run_id} is being written by another process; wait for it, or choose another --run-id"
             ) from None
         yield
+
+
+def is_locked(run: Run) -> bool:
+    """Whether a process holds the run, be it this one."""
+    try:
+        with lock(run):
+            return False
+    except UserError:
+        return True
 
 
 def find_run(name: str, runs_dir: Path) -> Run:
