@@ -70,7 +70,9 @@ def train(
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # this command has a display of its own
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_uri(Path.cwd()))
-    logging.getLogger("trace").addHandler(_Warnings(logging.WARNING))
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")  # else tracebacks while a server is away
+    for name_of_logger in ("trace", "flows"):
+        logging.getLogger(name_of_logger).addHandler(_Warnings(logging.WARNING))
     with (
         _interruptible(go_on),
         Display(console, settings.run.iterations) as display,
