@@ -90,7 +90,7 @@ def train(
         except Exception as error:
             if not api.is_to_blame(error):
                 raise
-            raise services.ServiceError(
+            raise services.ServerLost(
                 f"the Prefect server at {api.url} failed ({type(error).__name__}); "
                 f"what was sampled is kept in {_shown(run.path)}; to continue: {go_on}"
             ) from error
@@ -240,6 +240,9 @@ def main() -> None:
         app()
     except UserError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False)
+        if isinstance(error, services.ServerLost):
+            sys.stdout.flush()
+            os._exit(2)  # an ordinary exit tries for 10 s to send each of Prefect's events
         sys.exit(2)
 
 

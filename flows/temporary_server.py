@@ -30,6 +30,10 @@ _GRACE = 10.0
 logger = logging.getLogger(__name__)
 
 
+class ServerLost(ServiceError):
+    """The Prefect server failed in the middle of a run."""
+
+
 class TemporaryAPI:
     """A context manager: `with TemporaryAPI(...) as api: ...; url = api.wait()`."""
 

@@ -6,14 +6,19 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import psutil
 import yaml
 
 from components.config import Params
+from components.errors import UserError
+from flows.temporary_server import TemporaryAPI
 from tasks.run import Run
 from tests.tasks.pipeline import fingerprints, new_run, train
 
@@ -52,4 +57,27 @@ def test_run_goes_on_with_a_locked_database_and_a_killed_server(params: Params, 
     assert [line["iteration"] for line in run.metrics()] == [0, 1]
     alone = new_run(params, tmp_path / "data", tmp_path / "alone")
     train(alone)
-    assert {k: v for k, v in fingerprints(run).items() if "/0002/" not in k} == fingerprints(alone)
+    kept = {k: v for k, v in fingerprints(run).items() if "/0002/" not in k}  # there the last evaluation lies
+    assert kept.keys() >= {f"iterations/{k:04d}/{name}" for k in (0, 1) for name in ("forest.parquet", "policy")}
+    assert kept.items() <= fingerprints(alone).items()
+
+
+def test_error_is_the_servers_where_it_is_away_or_late_and_not_else(tmp_path: Path) -> None:
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Healthy)
+    threading.Thread(target=server.serve_forever).start()
+    api = TemporaryAPI(tmp_path, {}, tmp_path / "log", f"http://127.0.0.1:{server.server_port}/api")
+    late, other, told = httpx.ReadTimeout("late"), RuntimeError("a defect"), UserError("a wrong file")
+    try:
+        assert [api.is_to_blame(error) for error in (late, other, told)] == [True, False, False]
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [api.is_to_blame(error) for error in (late, other, told)] == [True, True, False]
