@@ -71,6 +71,7 @@ def train(
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_uri(Path.cwd()))
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")  # else tracebacks while a server is away
+    logging.raiseExceptions = False  # nor word of each log line that such a server did not get
     for name_of_logger in ("trace", "flows"):
         logging.getLogger(name_of_logger).addHandler(_Warnings(logging.WARNING))
     with (
