@@ -50,7 +50,7 @@ def test_run_goes_on_with_a_locked_database_and_a_killed_server(params: Params, 
     servers = [p for p in psutil.Process(process.pid).children() if "flows.temporary_server" in p.cmdline()]
     for server in servers:
         server.kill()
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=480)
     assert len(servers) == 1
     assert (process.returncode, err) == (0, ""), out + err
     assert "Warning: the temporary Prefect server was killed; it is started again" in out
