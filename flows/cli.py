@@ -47,6 +47,13 @@ def train(
     arm: Annotated[str | None, typer.Option(help="Allocation arm, e.g. trace or grpo.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Name of the run; that of an unfinished run continues it.")] = None,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew",
+            help="Replace a finished run of this name, or one of other parameters; continue one that was interrupted.",
+        ),
+    ] = False,
 ) -> None:
     """Train a policy, or continue a run."""
     from components.config import load_params, parse_assignment
@@ -58,13 +65,16 @@ def train(
     overrides |= {k: v for k, v in (("allocation.arm", arm), ("run.seed", seed)) if v is not None}
     settings = load_params(params, overrides)
     name = run_id or f"{settings.allocation.arm}-s{settings.run.seed}-{datetime.now():%m%d-%H%M%S}"
-    run = open_run(settings, name)
+    run = open_run(settings, name, anew)
     go_on = f"trace {shlex.join(sys.argv[1:])}" + ("" if run_id else f" --run-id {name}")
     console.print(f"Run {name}. Ctrl-C stops it; to continue it: {go_on}", highlight=False, soft_wrap=True)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # this command has a display of its own
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_TRACKING_URI", services.mlflow_uri(Path.cwd()))
-    logging.getLogger("trace").addHandler(_Warnings(logging.WARNING))
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")  # else tracebacks while a server is away
+    logging.raiseExceptions = False  # nor word of each log line that such a server did not get
+    for name_of_logger in ("trace", "flows"):
+        logging.getLogger(name_of_logger).addHandler(_Warnings(logging.WARNING))
     with (
         _interruptible(go_on),
         Display(console, settings.run.iterations) as display,
@@ -80,6 +90,13 @@ def train(
                 _warm_up_meanwhile(run)
             os.environ["PREFECT_API_URL"] = api.wait()
             trace(params=str(run.path / "params.yaml"), run_id=name)
+        except Exception as error:
+            if not api.is_to_blame(error):
+                raise
+            raise services.ServerLost(
+                f"the Prefect server at {api.url} failed ({type(error).__name__}); "
+                f"what was sampled is kept in {_shown(run.path)}; to continue: {go_on}"
+            ) from error
         finally:
             listeners.remove(display)
     from components.storage import read_json
@@ -227,6 +244,9 @@ def main() -> None:
         app()
     except UserError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False)
+        if isinstance(error, services.ServerLost):
+            sys.stdout.flush()
+            os._exit(2)  # an ordinary exit tries for 10 s to send each of Prefect's events
         sys.exit(2)
 
 

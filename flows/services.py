@@ -18,9 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from flows.processes import HOST, Service, ServiceError, answers, end, log_tail, popen, port_in_use, wait_until
-from flows.temporary_server import TemporaryAPI
+from flows.temporary_server import ServerLost, TemporaryAPI
 
-__all__ = ["ServiceError", "down", "environment", "mlflow_uri", "prefect_api", "status", "up"]
+__all__ = ["ServerLost", "ServiceError", "down", "environment", "mlflow_uri", "prefect_api", "status", "up"]
 
 POOL = "local"
 _OPTIONS = {"Prefect": "--prefect-port", "MLflow": "--mlflow-port"}

@@ -2,7 +2,8 @@
 
 Entering `TemporaryAPI` only starts the server (6 s; 12 s on the first day, when the database is made), so that other
 work can go on meanwhile; `wait` blocks until it answers. Enter it before Prefect is imported: Prefect reads
-PREFECT_API_URL at import.
+PREFECT_API_URL at import. A server that is killed later is started again on the same database; Prefect's client
+repeats its requests for a minute.
 
 Prefect's own ephemeral server is not used: it prints tracebacks at exit, and gives up when it takes long to start.
 """
@@ -10,6 +11,7 @@ Prefect's own ephemeral server is not used: it prints tracebacks at exit, and gi
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -20,9 +22,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from components.errors import UserError
 from flows.processes import HOST, Service, ServiceError, answers, end, free_port, popen, wait_until
 
 _GRACE = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class ServerLost(ServiceError):
+    """The Prefect server failed in the middle of a run."""
 
 
 class TemporaryAPI:
@@ -43,6 +52,7 @@ class TemporaryAPI:
         self.url = url or f"http://{HOST}:{self._port}/api"
         self._process: subprocess.Popen[bytes] | None = None
         self._service: Service | None = None
+        self._lock, self._closing = threading.Lock(), False
         self._previous = os.environ.get("PREFECT_API_URL")
 
     def __enter__(self) -> TemporaryAPI:
@@ -56,6 +66,8 @@ class TemporaryAPI:
     ) -> None:
         with _uninterrupted():
             _drain_client()
+            with self._lock:
+                self._closing = True
             if self._process is not None and self._service is not None:
                 end([self._service], _GRACE)
                 self._process.wait()
@@ -89,7 +101,29 @@ class TemporaryAPI:
                 raise
             self._start()  # two commands that make the same new database at once: the second one finds it made
             wait_until(lambda: answers(health), "the temporary Prefect server", self._service)
+        threading.Thread(target=self._keep_up, name="prefect-server", daemon=True).start()
         return self.url
+
+    def _keep_up(self) -> None:
+        """Starts the server again when it ends by itself; gives up where it ends while it starts."""
+        while self._process is not None and self._service is not None:
+            self._process.wait()
+            with self._lock:
+                if self._closing:
+                    return
+                logger.warning("the temporary Prefect server was killed; it is started again")
+                self._start()
+            try:
+                wait_until(lambda: answers(f"{self.url}/health"), "the temporary Prefect server", self._service)
+            except ServiceError as error:
+                logger.warning("%s", error)
+                return
+
+    def is_to_blame(self, error: Exception) -> bool:
+        """Whether an error of a flow is the server's: it does not answer any more, or did not in time."""
+        from httpx import HTTPError
+
+        return not isinstance(error, UserError) and (isinstance(error, HTTPError) or not answers(f"{self.url}/health"))
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "flows.temporary_server", str(self._port)]

@@ -2,18 +2,22 @@
 
 The mirror works in a thread of its own, so that neither MLflow's import nor a slow server holds the run up. It logs
 every line that MLflow does not have yet, under a run id that the manifest keeps: a continued run continues there.
+Runs of this machine that were killed are marked so when the next one begins.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import platform
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from components.tracking.plots import curves
-from tasks.run import Run
+from tasks.run import Run, is_locked
 
 logger = logging.getLogger("trace")
 
@@ -76,6 +80,7 @@ class Mirror:
             work()
             self.failure = None
         except Exception as error:  # whatever MLflow raises: the run goes on
+            self._client = None  # what MLflow has is asked anew, since a request may have reached it unanswered
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
 
     def _sync(self) -> None:
@@ -85,7 +90,8 @@ class Mirror:
             self._connect()
         now = int(time.time() * 1000)
         for line in self.run.metrics(self._logged + 1):
-            metrics = [Metric(k, float(v), now, line["iteration"]) for k, v in line.items() if v is not None]
+            known = {k: float(v) for k, v in line.items() if v is not None and math.isfinite(v)}
+            metrics = [Metric(k, v, now, line["iteration"]) for k, v in known.items()]
             self._client.log_batch(self._mlflow_run_id, metrics=metrics)
             self._logged = line["iteration"]
             if (trees := self.run.iteration(self._logged) / "trees.html").exists():  # only the newest iteration's
@@ -94,33 +100,51 @@ class Mirror:
     def _connect(self) -> None:
         import mlflow
         from mlflow.entities import Param, RunTag
-        from mlflow.exceptions import MlflowException
 
         logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every table that it makes
         client, params = mlflow.MlflowClient(), self.run.params
+        found = self._find(client) or self._create(client)
+        self._mlflow_run_id, before = found.info.run_id, found.data.params
+        self._logged = int(found.data.metrics.get("iteration", -1))
+        if found.info.status != "RUNNING":
+            client.update_run(self._mlflow_run_id, status="RUNNING")
+        flat = {f"{s}.{k}": str(v)[:500] for s, section in params.model_dump().items() for k, v in section.items()}
+        new = [Param(k, v) for k, v in flat.items() if k not in before]
+        changed = {f"now.{k}": v for k, v in flat.items() if before.get(k, v) != v}  # a parameter is written once
+        tags = self.tags | {"host": platform.node(), "folder": str(self.run.path)} | changed
+        client.log_batch(self._mlflow_run_id, params=new, tags=[RunTag(k, v) for k, v in tags.items()])
+        client.log_artifact(self._mlflow_run_id, str(self.run.path / "params.yaml"))
+        self._client = client
+        self._mark_killed(client, found.info.experiment_id)
+
+    def _find(self, client: Any) -> Any:
+        """The MLflow run that the manifest names; None where there is none."""
+        from mlflow.exceptions import MlflowException
+
         known = self.run.manifest.get("mlflow_run_id")
-        if known is not None:
-            try:
-                self._logged = int(client.get_run(known).data.metrics.get("iteration", -1))
-                client.update_run(known, status="RUNNING")
-                self._client, self._mlflow_run_id = client, known
-                return
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                    raise
-        name = params.tracking.experiment
+        try:
+            return known and client.get_run(known)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+
+    def _create(self, client: Any) -> Any:
+        name = self.run.params.tracking.experiment
         experiment = client.get_experiment_by_name(name)
         kind = {"mlflow.experimentKind": "custom_model_development"}  # the pages for training, not those for prompts
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(name, tags=kind)
         created = client.create_run(experiment_id, run_name=self.run.run_id)
-        self._mlflow_run_id = created.info.run_id
-        self.run.note(mlflow_run_id=self._mlflow_run_id, mlflow_experiment_id=experiment_id)
-        flat = [
-            Param(f"{s}.{k}", str(v)[:500]) for s, section in params.model_dump().items() for k, v in section.items()
-        ]
-        client.log_batch(self._mlflow_run_id, params=flat, tags=[RunTag(k, v) for k, v in self.tags.items()])
-        client.log_artifact(self._mlflow_run_id, str(self.run.path / "params.yaml"))
-        self._client = client
+        self.run.note(mlflow_run_id=created.info.run_id, mlflow_experiment_id=experiment_id)
+        return created
+
+    def _mark_killed(self, client: Any, experiment_id: str) -> None:
+        """Marks as killed the runs of this machine that MLflow holds for running and that no process writes."""
+        where = f"attributes.status = 'RUNNING' and tags.host = '{platform.node()}'"
+        for other in client.search_runs([experiment_id], where):
+            folder = Path(other.data.tags["folder"])
+            if other.info.run_id != self._mlflow_run_id and not (folder.exists() and is_locked(Run(folder))):
+                client.set_terminated(other.info.run_id, "KILLED")
 
     def _finish(self, status: str) -> None:
         lines = self.run.metrics()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from components.tracking.report import iteration_report
 from components.tracking.viewer import forest_page
 from tasks.inputs import read_forest
 from tasks.stage import Context, read_stages, stage
+
+logger = logging.getLogger("trace")
 
 
 @stage("record", output="metrics.json", also=("report.html",))
@@ -49,7 +52,10 @@ def _artifact(context: Context, title: str, line: dict[str, Any]) -> None:
     ]
     key = "".join(c if c.isalnum() else "-" for c in f"trace-{context.run.run_id}".lower()).strip("-")
     description = f"{title}: where the budget went, and how good the predictions were."
-    create_table_artifact(rows, key=key, description=f"{description} [The trees]({_trees(context)}), turn by turn.")
+    try:
+        create_table_artifact(rows, key=key, description=f"{description} [The trees]({_trees(context)}), turn by turn.")
+    except Exception as error:  # whatever Prefect raises: what is shown there is on disk
+        logger.warning("%s: Prefect does not have its table (%s: %.200s)", title, type(error).__name__, error)
 
 
 def _trees(context: Context) -> str:

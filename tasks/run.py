@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -107,8 +108,13 @@ def _params(path: Path, content: str) -> Params:
     return load_params(path)
 
 
-def open_run(params: Params, run_id: str) -> Run:
+def open_run(params: Params, run_id: str, anew: bool = False) -> Run:
     """Makes a run's folder, or opens it to continue.
+
+    Args:
+        params: The run's parameters.
+        run_id: Its name.
+        anew: Whether a run that is finished, or has other parameters, is emptied first.
 
     Raises:
         UserError: if the id is no file name, the folder cannot be written, or it holds other parameters.
@@ -127,6 +133,10 @@ def open_run(params: Params, run_id: str) -> Run:
     with lock(run, params.run.store):  # nothing of a run that another process writes may change
         sweep(run.path)
         sweep(Path(params.run.data_dir), age=86400)  # which other runs may be writing to
+        if anew and _is_over(run, params):
+            for path in run.path.iterdir():
+                if path.name != ".lock":
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         manifest = _readable_manifest(run)
         _check_same(run, manifest, params)
         tree = params.model_dump()
@@ -136,6 +146,12 @@ def open_run(params: Params, run_id: str) -> Run:
         )
         _point_latest_to(run.path)
     return run
+
+
+def _is_over(run: Run, params: Params) -> bool:
+    path = run.path / "params.yaml"
+    changed = _differences(load_params(path), params).keys() - set(MAY_CHANGE) if path.exists() else ()
+    return bool(changed) or (run.path / "summary.json").exists()
 
 
 def _readable_manifest(run: Run) -> dict[str, Any]:
@@ -233,6 +249,15 @@ def lock(run: Run, store: str | None = None) -> Iterator[None]:
             ) from None
         with hold(run.path, store):
             yield
+
+
+def is_locked(run: Run) -> bool:
+    """Whether a process holds the run, be it this one."""
+    try:
+        with lock(run):
+            return False
+    except UserError:
+        return True
 
 
 def find_run(name: str, runs_dir: Path) -> Run:

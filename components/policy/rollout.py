@@ -172,7 +172,8 @@ class Sampler:
         try:
             transition = self.environment.step(state, action)
         except Exception as error:  # a fault of the environment concerns this rollout alone, and is no wrong answer
-            node.stop_reason, node.status = StopReason.TOOL_ERROR, Status.ERROR
+            node.stop_reason = StopReason.TOOL_ERROR
+            node.status = Status.TIMEOUT if isinstance(error, TimeoutError) else Status.ERROR
             node.observation = f"{type(error).__name__}: {error}"
             return node, state
         if transition.done:

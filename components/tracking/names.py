@@ -37,7 +37,8 @@ def iteration_metrics(
         Flat name to number. Rewards, ratios and rates are shares in [0, 1]; budget is in units (a bare rollout 1, a
         continuation 1/2) and in leaves; tokens are sampled tokens; `sampling/prefix_cache_share` is the share of the
         histories' tokens, over all turns, whose keys and values the engine did not compute again; times are seconds.
-        None where a number is not defined, e.g. a rank correlation of constants. `eval/accuracy`, the share of
+        None where a number is not defined, e.g. a rank correlation of constants; `metrics/not_finite` counts those
+        that were NaN or infinite. `eval/accuracy`, the share of
         rewards above 0.5, and `eval/reward`, their mean, belong to the policy that sampled the iteration.
     """
     own: dict[str, dict[str, Any]] = {name: entry["metrics"] for name, entry in stages.items()}
@@ -73,6 +74,7 @@ def iteration_metrics(
     overlapped = own.get("join_shards", {}).get("overlapped_seconds", 0.0)  # the stages of shards run side by side
     line |= {"time/overlapped": overlapped} if "join_shards" in own else {}
     line["time/iteration"] = max(seconds, sum(entry["seconds"] for entry in stages.values()) - overlapped)
+    line["metrics/not_finite"] = sum(1 for value in line.values() if value is not None and not np.isfinite(value))
     return {key: _plain(value) for key, value in line.items()}
 
 

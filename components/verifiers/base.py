@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from components.environments.base import Prompt
 from components.tree.schema import Status
+from components.workers.pool import Workers
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,25 @@ class Verifier(Protocol):
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
         """The reward of an answer; `answer` is None where the rollout ended without one."""
+
+
+class VerificationError(RuntimeError):
+    """The verifier failed on an answer: there is no verdict."""
+
+
+def ask(workers: Workers, task: Any) -> float:
+    """The reward that a worker process finds: one that hangs, leaks or dies is killed, and is no wrong answer.
+
+    Raises:
+        TimeoutError: if it took too long.
+        VerificationError: if it failed or died.
+    """
+    reply = workers.run(task)
+    if reply.status == Status.TIMEOUT:
+        raise TimeoutError(reply.value)
+    if reply.status != Status.OK:
+        raise VerificationError(reply.value)
+    return float(reply.value)
 
 
 def verify(verifier: Verifier, prompt: Prompt, answer: str | None) -> Outcome:

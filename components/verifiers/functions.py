@@ -9,11 +9,14 @@ Single-turn: the package's syntax-tree checker compares each call with the possi
 
 Two differences from the leaderboard, both for training. A function that was not offered yet cannot be called. And a
 malformed call ends the rollout without an answer, so that it is wrong also where no call is asked for.
+
+The calls run in worker processes: a verdict that takes too long, or whose process dies, is none.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,21 +25,46 @@ from components.environments.base import Prompt
 from components.environments.calls import Turns, read_turns
 from components.environments.functions import offered, run_calls
 from components.environments.parsing import Call
+from components.verifiers.base import ask
+from components.workers.pool import PerProcess, Workers
+
+CPU_SECONDS, TIMEOUT_SECONDS = 10.0, 60.0  # of a verdict; by the clock, for a busy machine
 
 
 class FunctionCalls:
-    """1 where the calls do what was asked, else 0; `answer` is the text that the environment made of the calls."""
+    """1 where the calls do what was asked, else 0; `answer` is the text that the environment made of the calls.
+
+    Usable from any thread. All instances share one pool of workers with one process per CPU.
+    """
+
+    def __init__(self) -> None:
+        self.parallel = os.cpu_count() or 1  # answers that are judged at the same time
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
-        if answer is None:
-            return 0.0
-        turns, category = read_turns(answer), prompt.metadata["category"]
-        if prompt.metadata["classes"]:
-            return float(same_effect(prompt.metadata, turns, read_turns(prompt.answer)))
-        calls = [call for turn in turns for step in turn for call in step]
-        if category.endswith("relevance"):  # also "irrelevance"
-            return float(bool(calls) == (not category.endswith("irrelevance")))
-        return float(_same_calls(prompt, calls))
+        """The reward.
+
+        Raises:
+            TimeoutError: if the verdict took `CPU_SECONDS` or `TIMEOUT_SECONDS`.
+            VerificationError: if it failed.
+        """
+        return 0.0 if answer is None else ask(_workers.get(), [prompt.answer, prompt.metadata, answer])
+
+
+def judge(gold: str, task: Mapping[str, Any], answer: str) -> bool:
+    """Whether the calls do what was asked; run by the workers.
+
+    Args:
+        gold: The prompt's answer.
+        task: Its metadata.
+        answer: What the environment made of the calls.
+    """
+    turns, category = read_turns(answer), task["category"]
+    if task["classes"]:
+        return same_effect(task, turns, read_turns(gold))
+    calls = [call for turn in turns for step in turn for call in step]
+    if category.endswith("relevance"):  # also "irrelevance"
+        return bool(calls) == (not category.endswith("irrelevance"))
+    return _same_calls(gold, task, calls)
 
 
 def same_effect(task: Mapping[str, Any], turns: Turns, gold: Turns) -> bool:
@@ -71,11 +99,16 @@ def same_effect(task: Mapping[str, Any], turns: Turns, gold: Turns) -> bool:
     return True
 
 
-def _same_calls(prompt: Prompt, calls: Sequence[Call]) -> bool:
-    checker, task = bfcl.ast_checker(), prompt.metadata
+def _same_calls(gold: str, task: Mapping[str, Any], calls: Sequence[Call]) -> bool:
+    checker = bfcl.ast_checker()
     written = [{call.name: call.arguments} for call in calls]
-    possible = json.loads(prompt.answer)
+    possible = json.loads(gold)
     verdict = checker.ast_checker(
         task["functions"], written, possible, checker.Language.PYTHON, task["category"], bfcl.MODEL
     )
     return bool(verdict["valid"])
+
+
+_workers = PerProcess(
+    lambda: Workers("components.workers.grade_calls:grade", os.cpu_count() or 1, TIMEOUT_SECONDS, CPU_SECONDS)
+)

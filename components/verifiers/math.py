@@ -14,17 +14,13 @@ from decimal import Decimal
 from components.environments.base import Prompt
 from components.environments.boxed import last_boxed
 from components.errors import MissingExtraError
-from components.tree.schema import Status
+from components.verifiers.base import ask
 from components.workers.pool import PerProcess, Workers
 
 CPU_SECONDS = 1.0  # the slowest gold answer of MATH-500 takes 0.3 s; a hung one delays its neighbours by no more
 TIMEOUT_SECONDS = 10.0  # by the clock, for a busy machine
 _DECIMAL = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)", re.ASCII)
 _BASED = re.compile(r"([0-9A-Z]+)_\{?(\d+)\}?", re.ASCII)
-
-
-class VerificationError(RuntimeError):
-    """The verifier failed on an answer: there is no verdict."""
 
 
 class MathVerify:
@@ -53,12 +49,7 @@ class MathVerify:
         answer = last_boxed(answer) or answer
         if (verdict := _at_once(prompt.answer, answer)) is not None:
             return float(verdict)
-        reply = _workers.get().run([prompt.answer, answer])
-        if reply.status == Status.TIMEOUT:
-            raise TimeoutError(reply.value)
-        if reply.status != Status.OK:
-            raise VerificationError(reply.value)
-        return float(reply.value)
+        return ask(_workers.get(), [prompt.answer, answer])
 
 
 def _at_once(gold: str, answer: str) -> bool | None:

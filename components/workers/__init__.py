@@ -2,5 +2,6 @@
 
 `pool.Workers` is the caller's side. It starts a helper process (`server`) that imports a function once and forks a
 child to run it: a child that hangs costs one kill and one fork, never an import. What runs in the helper imports
-little, so that forking stays cheap: `grade_math` and `run_python` hold functions, `confine` takes rights from a child.
+little, so that forking stays cheap: `grade_math`, `grade_calls` and `run_python` hold functions, `confine` takes
+rights from a child.
 """

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from flows.processes import Service, answers, end, free_port, popen
 REPOSITORY = Path(__file__).parents[2]
 FLOW = """
     import os
+    import time
     from pathlib import Path
     from typing import Any
 
@@ -45,6 +46,10 @@ FLOW = """
         params: str = "params.yaml", overrides: dict[str, Any] | None = None, arm: str | None = None,
         seed: int | None = None, run_id: str | None = None,
     ) -> str:
+        if run_id == "held":
+            Path("began.txt").touch()
+            while not Path("go.txt").exists():
+                time.sleep(0.1)
         with temporary_settings({"flows.heartbeat_frequency": None}):
             for number in range(3):
                 iteration(run_id or "demo", number)
@@ -73,6 +78,41 @@ COMMAND = """
     except KeyboardInterrupt:
         sys.exit(130)
 """
+SUBMITS = """
+    import importlib, pkgutil, sys, threading
+    import torch
+    from prefect import Task, flow, task
+    from prefect.futures import wait
+    import tasks
+
+    names = [f"tasks.{one.name}" for one in pkgutil.iter_modules(tasks.__path__)] + ["flows.shards"]
+    ours = {id(t): t for name in names for t in vars(importlib.import_module(name)).values() if isinstance(t, Task)}
+    model = torch.nn.Linear(2, 2)
+    model.lock = threading.Lock()  # which no cache key can be made of
+
+    def takes(model):
+        return 0
+
+    @task(cache_policy=next(iter(ours.values())).cache_policy, persist_result=False)
+    def small(number):
+        return number
+
+    @flow
+    def control():
+        task(takes, name="control")(model)
+
+    @flow(name="many")
+    def many():
+        for one in ours.values():
+            Task(takes, name=one.name, cache_policy=one.cache_policy, persist_result=one.persist_result)(model)
+        futures = [small.submit(number) for number in range(200)]
+        assert not wait(futures).not_done
+        return sorted(future.result() for future in futures) == list(range(200))
+
+    control()
+    print("control done", file=sys.stderr, flush=True)
+    print(len(ours), many())
+"""
 
 
 def _layout(root: Path) -> Path:
@@ -81,6 +121,7 @@ def _layout(root: Path) -> Path:
     (root / "dummy").mkdir()
     (root / "dummy" / "dummy_flow.py").write_text(dedent(FLOW))
     (root / "command.py").write_text(dedent(COMMAND))
+    (root / "submits.py").write_text(dedent(SUBMITS))
     (root / "prefect.yaml").write_text((REPOSITORY / "prefect.yaml").read_text())
     return root
 
@@ -193,6 +234,44 @@ def test_mlflow_artefacts_lie_in_the_same_place_with_and_without_server(stack: P
     assert all(place.startswith((stack / ".trace" / "mlflow" / "artifacts").as_uri()) for place in places)
 
 
+def test_c75_submitted_tasks_all_complete_and_a_module_as_input_is_no_matter(stack: Path) -> None:
+    environment = _plain() | services.environment(stack) | {"PREFECT_API_URL": _url(stack, "Prefect") + "/api"}
+    command = [sys.executable, "submits.py"]
+    done = subprocess.run(command, cwd=stack, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found, whole = done.stdout.split()[-2:]
+    assert int(found) >= 12
+    assert whole == "True"
+    control, ours = done.stderr.split("control done")
+    assert "cache key" in control
+    assert "cache key" not in ours
+    states = "SELECT t.state_type FROM task_run t JOIN flow_run f ON t.flow_run_id = f.id WHERE f.name = '{}'"
+    name = str(
+        _database(stack, "SELECT f.name FROM flow_run f JOIN flow ON f.flow_id = flow.id WHERE flow.name = 'many'")[0][
+            0
+        ]
+    )
+    _until(lambda: _database(stack, states.format(name)) == [("COMPLETED",)] * (200 + int(found)))
+
+
+def test_run_goes_on_when_its_worker_is_killed(stack: Path) -> None:
+    api = {"PREFECT_API_URL": _url(stack, "Prefect") + "/api", "PREFECT_HOME": str(stack / "elsewhere")}
+    command = [sys.executable, "-m", "prefect", "deployment", "run", "trace/train", "-p", "run_id=held"]
+    subprocess.run(command, env={**os.environ, **api}, cwd="/", check=True, capture_output=True, timeout=120)
+    _until((stack / "began.txt").exists)
+    recorded = services._recorded(stack)
+    worker = recorded["worker"].process()
+    assert worker is not None
+    worker.kill()
+    _until(lambda: recorded["worker"].process() is None)
+    (stack / "go.txt").touch()
+    states = "SELECT state_type FROM flow_run WHERE parameters LIKE '%\"held\"%'"
+    _until(lambda: _database(stack, states) == [("COMPLETED",)] * 4)  # it and its three iterations
+    again = services._Stack(stack, recorded["Prefect"].port, recorded["MLflow"].port)
+    again.services = recorded
+    again.start_worker()
+
+
 def test_down_ends_exactly_what_up_started(stack: Path) -> None:
     _, bystander = popen("sleep", ["sleep", "60"], os.environ, stack, stack / "log")
     recorded = services._recorded(stack)
@@ -241,6 +320,13 @@ def test_temporary_server_ends_when_its_parent_is_killed(stack: Path) -> None:
     while answers(f"{url}/health") and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not answers(f"{url}/health")
+
+
+def _until(true: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import mlflow
 import pytest
 
 from components.config import Params
+from flows.processes import answers, free_port
 from tasks.mirror import Mirror
-from tasks.run import Run, open_run
+from tasks.run import Run, lock, open_run
 
 LINE = {"iteration": 0, "budget/units": 24.0, "budget/bare_rollouts": 16, "budget/continuations": 16}
 UNKNOWN = {"eval/accuracy": 0.5, "predictor/spearman_root": None}  # None: not defined, so there is nothing to log
@@ -82,3 +91,108 @@ def test_outage_is_a_warning_and_the_next_time_catches_up(run, store, monkeypatc
     with Mirror(run, tags={}) as mirror:
         mirror.notify()
     assert sorted(steps(store, run)) == [0, 1]
+
+
+def test_c76_number_that_is_not_finite_leaves_no_row(run, store):
+    with run.metrics_path.open("a") as stream:
+        stream.write(json.dumps(LINE | {"policy/loss": float("nan"), "policy/kl": float("inf")}) + "\n")
+    with Mirror(run, tags={}) as mirror:
+        mirror.notify()
+    assert mirror.failure is None
+    logged = store.get_run(run.manifest["mlflow_run_id"]).data.metrics
+    assert logged == {key: float(value) for key, value in LINE.items()}
+
+
+def test_c76_parameter_that_changed_on_the_way_is_a_tag_and_no_exception(run, store):
+    append(run, 0)
+    with Mirror(run, tags={}) as mirror:
+        mirror.notify()
+    longer = run.params.model_dump()
+    longer["run"]["iterations"] = 7
+    run = open_run(Params.model_validate(longer), "r")
+    append(run, 1)
+    with Mirror(run, tags={}) as mirror:
+        mirror.notify()
+    assert mirror.failure is None
+    logged = store.get_run(run.manifest["mlflow_run_id"])
+    assert logged.data.params["run.iterations"] == "2"
+    assert logged.data.tags["now.run.iterations"] == "7"
+    assert sorted(steps(store, run)) == [0, 1]
+
+
+def test_c76_killed_run_that_nobody_continues_does_not_stay_running(run, store):
+    """MLflow holds three runs for running: a killed one, one that is being written, and one whose folder is gone."""
+    others = [open_run(run.params, name) for name in ("killed", "alive", "gone")]
+    with lock(others[1]):
+        for other in others:
+            Mirror(other, tags={})._connect()
+        shutil.rmtree(others[2].path)
+        ids = [found.info.run_id for found in store.search_runs(["1"], order_by=["attributes.start_time"])]
+        with Mirror(run, tags={}) as mirror:
+            mirror.notify()
+    assert [store.get_run(one).info.status for one in ids] == ["KILLED", "RUNNING", "KILLED"]
+    with Mirror(others[0], tags={}) as mirror:  # continued after all
+        mirror.notify()
+    assert store.get_run(ids[0]).info.status == "FINISHED"
+
+
+def test_c76_server_killed_and_started_again_has_every_line_once_and_the_run_waits_for_nothing(
+    run, tmp_path, monkeypatch
+):
+    port = free_port()
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    mlflow.set_tracking_uri(uri := f"http://127.0.0.1:{port}")
+    try:
+        with Mirror(run, tags={}, wait=120) as mirror:
+            with server(tmp_path, port):
+                append(run, 0)
+                mirror.notify()
+                until(lambda: mirror._logged == 0)
+            append(run, 1)  # the server is gone
+            start = time.perf_counter()
+            mirror.notify()
+            assert time.perf_counter() - start < 1
+            until(lambda: mirror.failure is not None)
+            with server(tmp_path, port):
+                append(run, 2)
+                mirror.notify()
+                until(lambda: mirror._logged == 2)
+                mirror.notify()
+                client = mlflow.MlflowClient(uri)
+                assert sorted(steps(client, run)) == [0, 1, 2]
+                mirror.__exit__(None, None, None)
+                assert client.get_run(run.manifest["mlflow_run_id"]).info.status == "FINISHED"
+    finally:
+        mlflow.set_tracking_uri("")
+    assert [line["iteration"] for line in run.metrics()] == [0, 1, 2]
+
+
+@contextmanager
+def server(folder: Path, port: int) -> Iterator[None]:
+    """An MLflow server that is killed at the end of the block."""
+    command = ["-m", "mlflow", "server", "--port", str(port), "--workers", "1", "--no-serve-artifacts"]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--default-artifact-root",
+        str(folder / "files"),
+    ]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with (folder / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, *command], env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        until(lambda: answers(f"http://127.0.0.1:{port}/health"))
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def until(true: Callable[[], bool], seconds: float = 180.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)

@@ -12,7 +12,8 @@ import pytest
 from components.environments.base import Prompt
 from components.errors import MissingExtraError
 from components.verifiers import math
-from components.verifiers.math import TIMEOUT_SECONDS, MathVerify, VerificationError
+from components.verifiers.base import VerificationError
+from components.verifiers.math import TIMEOUT_SECONDS, MathVerify
 from components.workers.pool import PerProcess, Workers
 
 pytest.importorskip("math_verify")
