@@ -12,6 +12,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+from components.secrets import masked
 from components.tracking.plots import curves
 from tasks.run import Run
 
@@ -76,7 +77,7 @@ class Mirror:
             work()
             self.failure = None
         except Exception as error:  # whatever MLflow raises: the run goes on
-            self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+            self.failure = masked(f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}")
 
     def _sync(self) -> None:
         from mlflow.entities import Metric
@@ -117,10 +118,12 @@ class Mirror:
         self._mlflow_run_id = created.info.run_id
         self.run.note(mlflow_run_id=self._mlflow_run_id, mlflow_experiment_id=experiment_id)
         flat = [
-            Param(f"{s}.{k}", str(v)[:500]) for s, section in params.model_dump().items() for k, v in section.items()
+            Param(f"{s}.{k}", masked(str(v))[:500])
+            for s, section in params.model_dump().items()
+            for k, v in section.items()
         ]
         client.log_batch(self._mlflow_run_id, params=flat, tags=[RunTag(k, v) for k, v in self.tags.items()])
-        client.log_artifact(self._mlflow_run_id, str(self.run.path / "params.yaml"))
+        client.log_text(self._mlflow_run_id, masked((self.run.path / "params.yaml").read_text("utf-8")), "params.yaml")
         self._client = client
 
     def _finish(self, status: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ import yaml
 from components.config import Params, load_params
 from components.errors import MissingExtraError, UserError
 from components.storage import content_hash, read_json, sweep, write_json, write_text
+
+logger = logging.getLogger("trace")
 
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
 MAY_CHANGE = (
@@ -49,7 +52,10 @@ class Run:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "manifest.json"))
+        path = self.path / "manifest.json"
+        if not isinstance(manifest := read_json(path), dict):
+            raise UserError(f"{path} is damaged: expected an object with keys, found {type(manifest).__name__}")
+        return manifest
 
     def note(self, **values: Any) -> None:
         """Sets keys of the manifest."""
@@ -213,6 +219,9 @@ def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
 
 def _point_latest_to(path: Path) -> None:
     link = path.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        logger.warning("%s is no link that a run has made; it is left as it is and does not name this run", link)
+        return
     temporary = path.parent / f".latest-{os.getpid()}"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)

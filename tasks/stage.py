@@ -21,11 +21,13 @@ from prefect.cache_policies import NO_CACHE
 
 from components.config import Params
 from components.errors import UserError
+from components.secrets import MaskSecrets
 from components.storage import content_hash, read_json, write_json
 from tasks.run import Run
 
 P = ParamSpec("P")
 logger = logging.getLogger("trace")
+logger.addFilter(MaskSecrets())
 
 Shard = tuple[int, int]  # a part of an iteration's active prompts: its index from 0, and the number of parts
 WHOLE: Shard = (0, 1)

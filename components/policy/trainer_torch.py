@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
 
 from components.config import UpdateParams
 from components.errors import UserError
 from components.policy.base import Update
 from components.policy.batches import Batch, micro_batches, minibatches
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, load_tokenizer
 from components.policy.loss import Stats, batch_loss, check_finite, mean_of_steps
 from components.policy.mismatch import first_mismatch, look_back
 from components.policy.self_check import settle_packing
@@ -37,7 +36,7 @@ class TorchTrainer:
         self.settings, self.temperature = settings, temperature
 
     def update(self, forest: Forest, policy: Path, target: Path, seed: int, fresh: bool = False) -> Update:
-        """Raises `FloatingPointError` if the loss or the gradient is not finite: nothing is written then."""
+        """Raises `FloatingPointError` if a loss, a gradient or a weight is not finite: nothing is written then."""
         model = load_model(policy).eval()  # gradients without dropout: the sampling policy had none
         optimizer = torch.optim.Adam(model.parameters(), lr=self.settings.learning_rate)
         if not fresh:
@@ -50,9 +49,11 @@ class TorchTrainer:
         for _ in range(settings.epochs):
             for part in minibatches(forest, terms, settings.minibatches, rng):
                 steps.append(self._step(model, optimizer, micro_batches(forest, part, settings, proximal)))
+        if not all(torch.isfinite(weight).all() for weight in model.parameters()):
+            raise FloatingPointError("the policy's weights are not finite after the last step")
         target.mkdir(parents=True)
         model.save_pretrained(target)
-        AutoTokenizer.from_pretrained(policy).save_pretrained(target)
+        load_tokenizer(policy).save_pretrained(target)
         _save_optimizer(optimizer, model, target)
         metrics = mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing | terms.metrics()
         return Update(metrics, terms.advantage_N(len(forest)).tolist())
@@ -90,5 +91,9 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: Any, folder: Path) 
         raise UserError(f"{path} is damaged ({str(error).splitlines()[0]})") from error
     for name, parameter in model.named_parameters():
         state = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.rpartition("/")[0] == name}
-        if state:
-            optimizer.state[parameter] = state
+        if not state:
+            continue
+        for key, value in state.items():
+            if value.shape not in (parameter.shape, ()) or not torch.isfinite(value).all():
+                raise UserError(f"{path}: {name}/{key} is not finite, or of another model (shape {list(value.shape)})")
+        optimizer.state[parameter] = state
