@@ -39,7 +39,7 @@ NonNegative = Annotated[Float, Field(ge=0)]
 Hops = Annotated[int, Field(strict=False, ge=1, le=1000)]  # JSON has only strings as keys
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def _texts(value: Any) -> list[str]:
@@ -57,9 +57,9 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _text(cls, value: Any) -> Any:
-        """No text may hold control characters: no file, URL or name does, and a NUL ends a path."""
+        """No text may hold control characters or halves of surrogate pairs: no file, URL or name does."""
         if _CONTROL.search(" ".join(_texts(value))):
-            raise ValueError("it holds control characters")
+            raise ValueError("it holds control characters, or half of a surrogate pair")
         return value
 
 
@@ -386,8 +386,8 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 def _one_line(error: ValidationError) -> str:
     """All faults of a validation, each as ``key=value: reason``."""
     parts = []
-    for fault in error.errors():
-        key = ".".join(str(part) for part in fault["loc"])
+    for fault in error.errors()[:20]:
+        key = ".".join(str(part)[:80] for part in fault["loc"])
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             message = "no such key"

@@ -15,10 +15,13 @@ class _Loader(yaml.SafeLoader):
     """Plain values only, and no key twice: YAML would silently take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for (key, _), name in zip(node.value, keys, strict=False):
-            if keys.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {name[1]!r} stands twice", key.start_mark)
+        seen: set[tuple[str, str]] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r:.80} stands twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
 
