@@ -251,7 +251,7 @@ class UpdateParams(Section):
 
     trainer: Literal["torch", "deepspeed"] = Field("torch", description="Registered trainer.")
     advantage: str = Field("treerpo", description="Registered advantage; treerpo is the paper's for math and QA.")
-    learning_rate: Positive = Field(4e-4, description="Learning rate of Adam.")
+    learning_rate: Annotated[Float, Field(gt=0, le=100)] = Field(4e-4, description="Learning rate of Adam.")
     clip_low: Fraction = Field(0.2, description="The importance ratio is clipped at 1 - clip_low.")
     clip_high: Positive = Field(0.28, description="The importance ratio is clipped at 1 + clip_high.")
     max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def load_model(policy: Path) -> Any:
     if not (policy / "config.json").is_file():
         raise UserError(f"{policy} holds no checkpoint (config.json is missing)")
     try:
+        _check_files(policy)
         with _loading:
             model, loaded = AutoModelForCausalLM.from_pretrained(
                 policy, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True, **TRUST
@@ -55,6 +57,17 @@ def load_model(policy: Path) -> Any:
     if windowed:
         raise UserError(f"{policy}: config.json asks for a sliding window; only full attention is supported")
     return model
+
+
+def _check_files(policy: Path) -> None:
+    """Raises `ValueError` where the library would open other files than safetensors of this folder."""
+    if (policy / "adapter_config.json").exists():
+        raise ValueError("it holds an adapter; merge it into its model first")
+    index = policy / "model.safetensors.index.json"
+    if index.exists():
+        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
+            if Path(name).name != name or not name.endswith(".safetensors"):
+                raise ValueError(f"{index.name} names {name!r}, which is no safetensors file beside it")
 
 
 def load_tokenizer(policy: Path) -> PreTrainedTokenizerBase:
