@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,9 +49,7 @@ class Says:
     batch_size = 8
     prompt_tokens = cached_tokens = 0
 
-    def __init__(
-        self, renderer: Renderer, text: str, logprobs=lambda count: [-0.5] * count, stopped: bool = True
-    ) -> None:
+    def __init__(self, renderer, text: str, logprobs=lambda count: [-0.5] * count, stopped: bool = True) -> None:
         self.ids = list(renderer.tokenizer(text, add_special_tokens=False)["input_ids"]) + [renderer.eos_id] * stopped
         self.logprobs, self.stopped = logprobs, stopped
 
@@ -65,16 +63,12 @@ class Says:
         return Completion(list(ids), self.logprobs(len(ids)), self.stopped and len(ids) == len(self.ids))
 
 
-def roll(
-    renderer: Renderer, text: str, environment=None, count: int = 1, max_tokens: int = 128, **engine
-) -> list[Node]:
+def roll(renderer, text: str, environment=None, count: int = 1, max_tokens: int = 128, **engine) -> list[Node]:
     """The leaves of `count` rollouts."""
     environment = environment or MultiHop(6)
     sampler = Sampler(Says(renderer, text, **engine), renderer, environment, EngineParams(max_tokens=max_tokens), 0)
     ids, world = renderer.prompt_ids(MultiHop().chat(PROMPT)), sampler.world(PROMPT)
-    root = Node(
-        0, "p", 0, -1, 0, Origin.ROOT, token_ids=ids, is_action=[False] * len(ids), logprobs=[np.nan] * len(ids)
-    )
+    root = Node(0, "p", 0, -1, 0, Origin.ROOT)
     nodes = sampler.sample([Start(PROMPT, 0, 0, s, 0, ids, world, s) for s in range(count)], 1)
     return [node for node in Forest([root, *nodes]).nodes if node.is_terminal]
 
@@ -264,7 +258,8 @@ ENVIRONMENTS = {
 }
 ACTIONS = any_text | st.lists(
     st.sampled_from(
-        ["<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "search", "arguments": {"query": "\\ud800"}}', "{",
+        ["<think>", "</think>", "<tool_call>", "</tool_call>", "{",
+         '{"name": "search", "arguments": {"query": "\\ud800"}}',
          "answer", "search", "Action: search", "Action Input:", "set", "add", "1e999", "9" * 5000, "nan", "\x00", "ann"]
     ),
     max_size=8,
@@ -299,9 +294,7 @@ def test_verdict_that_is_no_reward_is_a_status_never_a_zero(kind):
     assert outcome.detail
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind, fault in FAULTS.items() if callable(fault) and fault is not Transition]
-)
+@pytest.mark.parametrize("kind", [kind for kind, fault in FAULTS.items() if getattr(fault, "__name__", "") == "step"])
 def test_verifier_that_raises_is_a_status(kind):
     outcome = verify(Verdict(FAULTS[kind]), PROMPT, "ann")
     assert outcome.reward is None
@@ -361,12 +354,11 @@ def test_forest_without_contrast_is_no_step(rewards, random_policy, tmp_path):
     assert content_hash(tmp_path / "next" / "model.safetensors") == content_hash(random_policy / "model.safetensors")
 
 
-def test_step_that_leaves_weights_that_are_no_numbers_writes_nothing(random_policy, tmp_path):
-    settings = TRAINED.model_copy(update={"learning_rate": 1e39})
-    with pytest.raises(FloatingPointError, match="not finite"):
-        TorchTrainer(settings, 1.0).update(forest([1.0, 0.0]), random_policy, tmp_path / "next", seed=0)
+def test_step_that_leaves_weights_that_are_no_numbers_writes_nothing(random_policy, tmp_path, monkeypatch):
+    def step(adam: torch.optim.Adam) -> None:
+        adam.param_groups[0]["params"][0].data.fill_(torch.nan)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    with pytest.raises(FloatingPointError, match="weights are not finite"):
+        TorchTrainer(TRAINED, 1.0).update(forest([1.0, 0.0]), random_policy, tmp_path / "next", seed=0)
     assert not (tmp_path / "next").exists()
-
-
-def test_warnings_of_faults_are_on_the_runs_logger():
-    assert logging.getLogger("trace").filters  # which masks secrets
