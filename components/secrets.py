@@ -7,7 +7,8 @@ import os
 import re
 
 _SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|TOKEN|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.IGNORECASE)
-_USER = re.compile(r"(?<=://)[^/?#\s'\"]*@")
+# Up to the last @, also where a password holds a slash; a number after the colon and before a slash is a port.
+_USER = re.compile(r"(?<=://)(?:[^/?#\s'\":]*:(?!\d+(?:/|\s|$))[^\s'\"]*|[^/?#\s'\"]*)@")
 _QUERY = re.compile(r"(?<=[?&])((?:api_?key|access_token|token|password|secret|sig)=)[^&\s'\"]+", re.IGNORECASE)
 _LEAST = 8  # characters: a shorter value would mask ordinary words
 
