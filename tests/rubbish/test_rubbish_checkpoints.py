@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 
 from components.config import Params, PredictorParams, UpdateParams
 from components.datasets.multihop import make_prompt
-from components.environments.multihop import MultiHop
 from components.errors import UserError
 from components.policy.checkpoint import load_model
 from components.policy.renderer import Renderer
@@ -319,7 +318,3 @@ def test_state_of_another_predictor_is_refused(random_policy, tmp_path, name):
     tree["predictor"]["name"] = name
     with pytest.raises(UserError, match=str(tmp_path)):
         make_predictor(Params.model_validate(tree), random_policy, tmp_path)
-
-
-def test_worlds_of_these_tests_are_sound(random_policy):
-    assert len(Renderer.load(random_policy).prompt_ids(MultiHop().chat(PROMPT))) > 3
