@@ -6,16 +6,18 @@ a wrong type or an impossible combination is one clear line that names the key a
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from components.allocation.base import Shape
 from components.errors import UserError
+from components.plain_yaml import read_yaml, short
 
 
 def _number(value: Any) -> Any:
@@ -27,22 +29,45 @@ def _number(value: Any) -> Any:
 
 
 Float = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
-PositiveInt = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+AtLeast2 = Annotated[int, Field(ge=2, lt=2**31)]
+Width = Annotated[int, Field(gt=0, le=2**16)]  # of a network: beyond, its weights fit in no memory
 Fraction = Annotated[Float, Field(ge=0, le=1)]
 Positive = Annotated[Float, Field(gt=0)]
 NonNegative = Annotated[Float, Field(ge=0)]
-Hops = Annotated[int, Field(strict=False, ge=1)]  # JSON has only strings as keys
+Hops = Annotated[int, Field(strict=False, ge=1, le=1000)]  # JSON has only strings as keys
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def _texts(value: Any) -> list[str]:
+    """All texts of lists and values."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return (
+        [t for v in value for t in _texts(v)] if isinstance(value, list) else [value] if isinstance(value, str) else []
+    )
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @field_validator("*")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        """No text may hold control characters or halves of surrogate pairs: no file, URL or name does."""
+        if _CONTROL.search(" ".join(_texts(value))):
+            raise ValueError("it holds control characters, or half of a surrogate pair")
+        return value
 
 
 class RunParams(Section):
     """How long, and from which seed."""
 
     iterations: PositiveInt = Field(16, description="Training iterations.")
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="Seed of everything drawn in the run.")
+    seed: Count = Field(0, description="Seed of everything drawn in the run.")
     threads: Annotated[int, Field(gt=0, le=1024)] = Field(1, description="CPU threads of the numerical library.")
     keep_policies: PositiveInt = Field(2, description="Policies and predictors kept besides those of the best policy.")
     keep_forests: PositiveInt | None = Field(
@@ -117,7 +142,7 @@ class EnvironmentParams(Section):
 
         if self.name not in ENVIRONMENTS:
             raise ValueError(f"name={self.name!r} is not known; choose one of {', '.join(ENVIRONMENTS)}")
-        if not self.hops or sum(self.hops.values()) <= 0 or min(self.hops) < 1:
+        if not 0 < sum(self.hops.values()) < inf:
             raise ValueError(f"hops must give a positive share to at least one number of hops >= 1, got {self.hops}")
         if self.is_builtin and self.max_turns < BUILTIN[self.name].turns(max(self.hops)):
             raise ValueError(f"max_turns={self.max_turns} leaves no turn for the answer after {max(self.hops)} hops")
@@ -134,9 +159,7 @@ class WarmupParams(Section):
     hops: dict[Hops, NonNegative] = Field(
         {2: 0.75, 3: 0.17, 4: 0.08}, description="Share of demonstrations by number of look-ups."
     )
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
-        0, description="Seed of the initial weights and the demonstrations."
-    )
+    seed: Count = Field(0, description="Seed of the initial weights and the demonstrations.")
 
     @model_validator(mode="after")
     def _check(self) -> WarmupParams:
@@ -149,8 +172,8 @@ class PolicyParams(Section):
     """Where the policy comes from: a checkpoint, or a tiny Qwen3 built and warmed up here."""
 
     path: str | None = Field(None, description="Folder with a Hugging Face checkpoint; null builds the tiny policy.")
-    layers: PositiveInt = Field(2, description="Layers of the tiny policy.")
-    hidden: Annotated[int, Field(gt=0, multiple_of=8)] = Field(64, description="Hidden size of the tiny policy.")
+    layers: Width = Field(2, description="Layers of the tiny policy.")
+    hidden: Annotated[Width, Field(multiple_of=8)] = Field(64, description="Hidden size of the tiny policy.")
     warmup: WarmupParams = WarmupParams()
 
 
@@ -167,10 +190,12 @@ class EngineParams(Section):
     )
     temperature: Positive = Field(1.0, description="Sampling temperature, applied in the trainer as well.")
     top_p: Fraction = Field(1.0, description="Must be 1 in training: anything else biases the importance ratio.")
-    top_k: Annotated[int, Field(ge=0)] = Field(0, description="Must be 0 in training.")
+    top_k: Count = Field(0, description="Must be 0 in training.")
     repetition_penalty: Positive = Field(1.0, description="Must be 1 in training.")
-    max_turn_tokens: PositiveInt = Field(24, description="Sampled tokens in one turn.")
-    max_tokens: PositiveInt = Field(128, description="Tokens of a whole rollout, prompt and observations included.")
+    max_turn_tokens: Annotated[int, Field(gt=0, le=2**20)] = Field(24, description="Sampled tokens in one turn.")
+    max_tokens: Annotated[int, Field(gt=0, le=2**22)] = Field(
+        128, description="Tokens of a whole rollout, prompt and observations included."
+    )
     shards: PositiveInt = Field(
         1, description="Parts of an iteration's prompts that are sampled, verified and expanded side by side."
     )
@@ -200,12 +225,10 @@ class AllocationParams(Section):
 
     arm: str = Field("trace", description="Registered arm.")
     pool: PositiveInt = Field(128, description="Candidate prompts per iteration.")
-    root_units: Annotated[int, Field(ge=2)] = Field(128, description="M: bare rollouts per iteration.")
-    continuations: Annotated[int, Field(ge=0)] = Field(2, description="N: continuations per bare rollout.")
-    group_size: Annotated[int, Field(ge=2)] = Field(8, description="G: rollouts per prompt of the flat arms.")
-    max_per_prompt: Annotated[int, Field(ge=2)] | None = Field(
-        None, description="Cap on the bare rollouts of one prompt."
-    )
+    root_units: AtLeast2 = Field(128, description="M: bare rollouts per iteration.")
+    continuations: Count = Field(2, description="N: continuations per bare rollout.")
+    group_size: AtLeast2 = Field(8, description="G: rollouts per prompt of the flat arms.")
+    max_per_prompt: AtLeast2 | None = Field(None, description="Cap on the bare rollouts of one prompt.")
     rounds: PositiveInt = Field(1, description="Parts in which continuations are planned, each knowing those before.")
 
     @property
@@ -234,8 +257,8 @@ class PredictorParams(Section):
     """Who estimates the chance of success."""
 
     name: str = Field("policy-features", description="Registered predictor.")
-    hidden: PositiveInt = Field(32, description="Hidden units of the head, or of the encoder.")
-    members: PositiveInt = Field(4, description="Members of the ensemble of heads.")
+    hidden: Width = Field(32, description="Hidden units of the head, or of the encoder.")
+    members: Width = Field(4, description="Members of the ensemble of heads.")
     steps: PositiveInt = Field(60, description="Optimiser steps of one refit.")
     learning_rate: Positive = Field(3e-3, description="Learning rate of AdamW.")
     weight_decay: NonNegative = Field(0.3, description="Weight decay of AdamW.")
@@ -243,9 +266,9 @@ class PredictorParams(Section):
         3.0, description="Weight of a rollout's label at a root; 1 at a prefix."
     )
     batch_size: PositiveInt = Field(256, description="Prefixes per optimiser step.")
-    replay: Annotated[int, Field(ge=0)] = Field(4, description="Earlier iterations whose labels are used again.")
+    replay: Count = Field(4, description="Earlier iterations whose labels are used again.")
     path: str | None = Field(None, description="Checkpoint that the backbone starts from; null: the policy.")
-    layers: PositiveInt = Field(2, description="Layers of the encoder.")
+    layers: Width = Field(2, description="Layers of the encoder.")
     decay: Fraction = Field(0.8, description="Fading of a prompt's counts per refit (beta, mixture).")
     rollouts: PositiveInt = Field(16, description="Rollouts per prefix of the oracle.")
 
@@ -277,7 +300,7 @@ class UpdateParams(Section):
 
     trainer: Literal["torch", "deepspeed"] = Field("torch", description="Registered trainer.")
     advantage: str = Field("treerpo", description="Registered advantage; treerpo is the paper's for math and QA.")
-    learning_rate: Positive = Field(4e-4, description="Learning rate of Adam.")
+    learning_rate: Annotated[Float, Field(gt=0, le=100)] = Field(4e-4, description="Learning rate of Adam.")
     clip_low: Fraction = Field(0.2, description="The importance ratio is clipped at 1 - clip_low.")
     clip_high: Positive = Field(0.28, description="The importance ratio is clipped at 1 + clip_high.")
     max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm.")
@@ -383,14 +406,15 @@ def load_params(path: Path, overrides: dict[str, Any] | None = None) -> Params:
 def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The sections of a parameters file, laid over those of the file that it extends."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        tree = read_yaml(path.read_text(encoding="utf-8"))
+        tree = {} if tree is None else tree
     except FileNotFoundError:
         raise UserError(f"{path}: no such parameters file") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a parameters file") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         where = (
             f", line {error.problem_mark.line + 1}"
             if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark
@@ -431,9 +455,9 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if not equals or "." not in key or not all(key.split(".")):
         raise UserError(f"--set {text}: expected section.key=value, e.g. --set allocation.root_units=256")
     try:
-        return key, yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError):
-        raise UserError(f"--set {text}: '{value}' is not a valid YAML value") from None
+        return key, read_yaml(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise UserError(f"--set {text[:200]}: '{value[:200]}' is not a valid YAML value") from None
 
 
 def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
@@ -449,12 +473,12 @@ def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
 def _one_line(error: ValidationError) -> str:
     """All faults of a validation, each as ``key=value: reason``."""
     parts = []
-    for fault in error.errors():
-        key = ".".join(str(part) for part in fault["loc"])
+    for fault in error.errors()[:20]:
+        key = ".".join(str(part)[:80] for part in fault["loc"])
         message = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             message = "no such key"
         shown = fault["input"]
-        where = "" if not key else f"{key}: " if isinstance(shown, dict | BaseModel) else f"{key}={shown!r}: "
+        where = "" if not key else f"{key}: " if isinstance(shown, dict | BaseModel) else f"{key}={short(shown)}: "
         parts.append(where + message)
     return "; ".join(parts)

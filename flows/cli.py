@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from components.errors import UserError
+from components.secrets import masked
 from flows.compare import compare
 from flows.plan import plan
 from flows.simulate import simulate
@@ -220,7 +221,7 @@ class _Warnings(logging.Handler):
     """Shows warnings of the run above its progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        console.print(f"[yellow]Warning:[/] {escape(record.getMessage())}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]Warning:[/] {_printable(record.getMessage())}", highlight=False, soft_wrap=True)
 
 
 def _warm_up_meanwhile(run: Any) -> None:
@@ -229,6 +230,11 @@ def _warm_up_meanwhile(run: Any) -> None:
 
     prepare_data.fn(run.path)
     warm_up_policy.fn(run.path)
+
+
+def _printable(text: str) -> str:
+    """Without secrets, and with bytes of file names that are no text escaped: a terminal refuses them."""
+    return escape(masked(text).encode("utf-8", "backslashreplace").decode())
 
 
 def _shown(path: Path) -> Path:
@@ -243,7 +249,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {escape(str(error))}", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {_printable(str(error))}", highlight=False)
         if isinstance(error, services.ServerLost):
             sys.stdout.flush()
             os._exit(2)  # an ordinary exit tries for 10 s to send each of Prefect's events

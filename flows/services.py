@@ -88,6 +88,10 @@ def up(root: Path, prefect_port: int = 4200, mlflow_port: int = 5000, say: Calla
     if running:
         say("Only partly up: starting again.")
         down(root, say)
+    if prefect_port == mlflow_port:
+        raise ServiceError(
+            f"Prefect and MLflow cannot both have port {mlflow_port}; choose: trace up --mlflow-port {mlflow_port + 1}"
+        )
     for name, port in (("Prefect", prefect_port), ("MLflow", mlflow_port)):
         if port_in_use(port):
             raise ServiceError(

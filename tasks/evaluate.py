@@ -45,7 +45,7 @@ def accuracy(sample: Sampler, params: Params, split: str, samples: int, seed: in
             s,
             0,
             sample.renderer.prompt_ids(sample.environment.chat(p)),
-            sample.environment.reset(p),
+            sample.world(p),
             derive_seed(seed, "evaluate", p.prompt_id, s),
         )
         for tree, p in enumerate(held_out.values())

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from components.allocation import ARMS, Anchors, plan_by_tree
-from components.environments import replay
 from components.policy import make_sampler
 from components.policy.rollout import Sampler, Start, derive_seed
-from components.predictor import make_predictor, prefixes_of
+from components.predictor import believe, make_predictor, prefixes_of
 from components.tree.anchors import SUCCESS, visited_anchors
 from components.tree.forest import Forest, tree_by_tree
 from components.tree.schema import Node
@@ -38,7 +37,7 @@ def expand_prefixes(
     anchors = visited_anchors(forest)
     prefixes = prefixes_of(forest, anchors.node_A.tolist(), prompts(params, "train"))
     with _predicting:
-        belief = make_predictor(params, policy, predictor).predict(prefixes)
+        belief = believe(make_predictor(params, policy, predictor), prefixes)
     anchors = anchors.with_belief(belief)
     for row, mean in zip(anchors.node_A.tolist(), belief.mean_A.tolist(), strict=True):
         nodes[row].v_hat = mean if nodes[row].v_hat is None else nodes[row].v_hat
@@ -88,7 +87,7 @@ def _continue(
             continue
         node, prompt, rank = nodes[row], train[nodes[row].prompt_id], int(forest.rank_N[row])
         ids, path = forest.prefix_ids(row), forest.path(row)
-        state = replay(sample.environment, prompt, [nodes[i].action or "" for i in path[1:]])
+        state = sample.world(prompt, [nodes[i].action or "" for i in path[1:]])
         first = before + (node.allocated if node.parent_id < 0 else 0)  # extra root rollouts follow the bare ones
         starts += [
             Start(

@@ -78,7 +78,7 @@ def grow_roots(
             )
             root_of[prompt.prompt_id] = root
             nodes.append(root)
-        state = sample.environment.reset(prompt)
+        state = sample.world(prompt)
         starts += [
             Start(
                 prompt,

@@ -8,6 +8,7 @@ from pathlib import Path
 from components.config import Params
 from components.datasets import load_prompts, prepare
 from components.environments import Prompt
+from components.errors import UserError
 from components.storage import read_parquet, write_parquet
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA
@@ -24,7 +25,16 @@ def _prompts(path: Path) -> dict[str, Prompt]:
 
 
 def read_forest(path: Path) -> Forest:
-    return Forest.from_table(read_parquet(path, NODE_SCHEMA))
+    """Reads a forest.
+
+    Raises:
+        UserError: if the file is missing or damaged, or its rows are no trees.
+    """
+    table = read_parquet(path, NODE_SCHEMA)
+    try:
+        return Forest.from_table(table)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} holds no forest: {error}") from error
 
 
 def write_forest(path: Path, forest: Forest) -> None:

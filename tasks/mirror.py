@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from components.secrets import masked
 from components.tracking.plots import curves
 from tasks.run import Run, is_locked
 
@@ -81,7 +82,7 @@ class Mirror:
             self.failure = None
         except Exception as error:  # whatever MLflow raises: the run goes on
             self._client = None  # what MLflow has is asked anew, since a request may have reached it unanswered
-            self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+            self.failure = masked(f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}")
 
     def _sync(self) -> None:
         from mlflow.entities import Metric
@@ -108,12 +109,14 @@ class Mirror:
         self._logged = int(found.data.metrics.get("iteration", -1))
         if found.info.status != "RUNNING":
             client.update_run(self._mlflow_run_id, status="RUNNING")
-        flat = {f"{s}.{k}": str(v)[:500] for s, section in params.model_dump().items() for k, v in section.items()}
+        flat = {
+            f"{s}.{k}": masked(str(v))[:500] for s, section in params.model_dump().items() for k, v in section.items()
+        }
         new = [Param(k, v) for k, v in flat.items() if k not in before]
         changed = {f"now.{k}": v for k, v in flat.items() if before.get(k, v) != v}  # a parameter is written once
         tags = self.tags | {"host": platform.node(), "folder": str(self.run.path)} | changed
         client.log_batch(self._mlflow_run_id, params=new, tags=[RunTag(k, v) for k, v in tags.items()])
-        client.log_artifact(self._mlflow_run_id, str(self.run.path / "params.yaml"))
+        client.log_text(self._mlflow_run_id, masked((self.run.path / "params.yaml").read_text("utf-8")), "params.yaml")
         self._client = client
         self._mark_killed(client, found.info.experiment_id)
 

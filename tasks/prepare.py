@@ -12,6 +12,7 @@ from prefect.cache_policies import NO_CACHE
 from components.config import Params
 from components.datasets import prepare
 from components.datasets.store import SPLITS
+from components.environments import Chat, Environment, Prompt
 from components.errors import UserError
 from components.policy import make_environment
 from components.policy.renderer import Renderer
@@ -111,7 +112,7 @@ def check_prompts(run: Run, policy: Path) -> None:
     params = run.params
     renderer, environment = Renderer.load(policy), make_environment(params)
     given = [prompt for split in SPLITS for prompt in prompts(params, split).values()]
-    lengths = [len(renderer.prompt_ids(environment.chat(prompt))) for prompt in given]
+    lengths = [len(renderer.prompt_ids(_begin(environment, prompt))) for prompt in given]
     if too_long := sum(length >= params.engine.max_tokens for length in lengths):
         longest = given[lengths.index(max(lengths))]
         raise UserError(
@@ -119,6 +120,18 @@ def check_prompts(run: Run, policy: Path) -> None:
             f"{len(given)} prompts; the longest, {longest.prompt_id}, has {max(lengths)} tokens"
         )
     run.note(longest_prompt=max(lengths))
+
+
+def _begin(environment: Environment, prompt: Prompt) -> Chat:
+    """The prompt's chat, after a look whether its world can be made."""
+    try:
+        environment.reset(prompt)
+        if isinstance(chat := environment.chat(prompt), Chat):
+            return chat
+        raise TypeError(f"chat gives a {type(chat).__name__}")
+    except Exception as error:  # whatever an environment raises at a prompt that it cannot take
+        name = type(environment).__name__
+        raise UserError(f"{name} cannot begin prompt {prompt.prompt_id}: {type(error).__name__}: {error}") from error
 
 
 def data_hash(folder: Path) -> str:

@@ -25,6 +25,8 @@ from components.storage import content_hash, read_sealed, sweep, write_sealed, w
 from tasks.objects import file_system
 from tasks.store import bring, hold
 
+logger = logging.getLogger("trace")
+
 # Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
 MAY_CHANGE = (
     "run.iterations",
@@ -301,6 +303,9 @@ def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
 
 def _point_latest_to(path: Path) -> None:
     link = path.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        logger.warning("%s is no link that a run has made; it is left as it is and does not name this run", link)
+        return
     temporary = path / f".latest.tmp-{os.getpid()}"  # inside, where it is swept should a kill leave it
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)

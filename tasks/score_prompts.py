@@ -10,7 +10,7 @@ import pyarrow as pa
 from components.policy import make_environment
 from components.policy.renderer import Renderer
 from components.policy.rollout import derive_seed
-from components.predictor import Prefix, make_predictor
+from components.predictor import Prefix, believe, make_predictor
 from components.storage import write_parquet
 from tasks.inputs import prompts
 from tasks.stage import Context, stage
@@ -37,6 +37,6 @@ def score_prompts(context: Context, policy: Path, predictor: Path | None) -> dic
     pool = [ids[i] for i in rng.choice(len(ids), size=params.allocation.pool, replace=False)]
     renderer, task = Renderer.load(policy), make_environment(params)
     model = make_predictor(params, policy, predictor)
-    belief = model.predict([Prefix.root(train[p], renderer.prompt_ids(task.chat(train[p]))) for p in pool])
+    belief = believe(model, [Prefix.root(train[p], renderer.prompt_ids(task.chat(train[p]))) for p in pool])
     write_parquet(context.output, pa.table([pool, belief.mean_A, belief.concentration_A], schema=SCORED_SCHEMA))
     return {"v_hat_mean": float(belief.mean_A.mean()), "v_hat_std": float(belief.mean_A.std())}

@@ -21,6 +21,7 @@ from prefect.cache_policies import NO_CACHE
 
 from components.config import Params
 from components.errors import UserError
+from components.secrets import MaskSecrets
 from components.storage import content_hash, read_sealed, write_sealed
 from tasks.run import Run
 from tasks.store import is_there, store_of
@@ -28,6 +29,7 @@ from tasks.store import is_whole as has_hash
 
 P = ParamSpec("P")
 logger = logging.getLogger("trace")
+logger.addFilter(MaskSecrets())
 
 Shard = tuple[int, int]  # a part of an iteration's active prompts: its index from 0, and the number of parts
 WHOLE: Shard = (0, 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from components.errors import UserError
 from components.policy import make_trainer
 from components.policy.rollout import derive_seed
 from components.storage import atomic_path
@@ -23,7 +24,13 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
     forest = read_forest(verified)
     with atomic_path(context.output) as temporary:
         seed = derive_seed(params.run.seed, context.iteration, "update")
-        update = make_trainer(params).update(forest, policy, temporary, seed, fresh=context.iteration == 0)
+        try:
+            update = make_trainer(params).update(forest, policy, temporary, seed, fresh=context.iteration == 0)
+        except FloatingPointError as error:
+            raise UserError(
+                f"iteration {context.iteration}: {error}; no policy was written and all before it is kept; start a run "
+                f"with a lower update.learning_rate than {params.update.learning_rate:g}"
+            ) from error
     value_N, leaves_N = leaf_values(forest)
     for node, value, leaves, advantage in zip(forest.nodes, value_N, leaves_N, update.advantage_N, strict=True):
         node.value = float(value) if leaves else None

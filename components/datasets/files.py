@@ -72,7 +72,7 @@ def _read(path: Path) -> list[Any]:
 
             try:
                 return list(pq.read_table(path).to_pylist())
-            except ArrowException as error:
+            except (ArrowException, ValueError) as error:
                 raise UserError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from None
         case ".csv":
             return list(_csv(path))
@@ -84,7 +84,14 @@ def _json(text: bytes, where: str) -> Any:
         raise ValueError(f"{constant} is no JSON value")
 
     try:
-        return json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=refuse)
+        if b"\\ud" in text.lower():  # an escape that may be half of a character, which is no text
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: {error.object[error.start]!r} is half of a surrogate pair, and no character"
+        ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not valid UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:

@@ -84,12 +84,20 @@ def load_prompts(path: Path) -> list[Prompt]:
     """Reads a split.
 
     Raises:
-        UserError: if the file is missing or damaged, or holds an id twice.
+        UserError: if the file is missing or damaged, holds an id twice, or metadata that are no JSON object.
     """
     rows = read_parquet(path, PROMPT_SCHEMA).to_pylist()
     seen: set[str] = set()
+    prompts = []
     for number, row in enumerate(rows):
         if row["prompt_id"] in seen:
             raise UserError(f"{path}, row {number}: prompt_id {row['prompt_id']} occurs twice")
         seen.add(row["prompt_id"])
-    return [Prompt(r["prompt_id"], r["question"], r["answer"], json.loads(r["metadata"])) for r in rows]
+        try:
+            metadata = json.loads(row["metadata"])
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, row {number}: field 'metadata' is not valid JSON: {error}") from None
+        if not isinstance(metadata, dict):
+            raise UserError(f"{path}, row {number}: field 'metadata' should be an object, found {metadata!r:.40}")
+        prompts.append(Prompt(row["prompt_id"], row["question"], row["answer"], metadata))
+    return prompts

@@ -22,6 +22,7 @@ from typing import Any
 
 from components.environments.retrieval import Passage, RetrievalError, Retriever, passage_of
 from components.errors import UserError
+from components.secrets import masked, without_credentials
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class HttpRetriever:
     timeout: float = 30.0
     retries: int = 2
     pause: float = 0.5
+
+    @property
+    def shown(self) -> str:
+        """The URL as messages show it."""
+        return without_credentials(self.url)
 
     def retrieve(self, queries: Sequence[str]) -> list[list[Passage]]:
         if not queries:
@@ -67,20 +73,20 @@ class HttpRetriever:
                 fault = str(error) or type(error).__name__
             else:
                 if answer.status_code == 200:
-                    return _json(answer.content, self.url)
+                    return _json(answer.content, self.shown)
                 fault = f"status {answer.status_code}"
                 if answer.status_code < 500:
                     break
-        raise RetrievalError(f"{self.url}: {fault} for {len(queries)} queries, the first {queries[0][:80]!r}")
+        raise RetrievalError(masked(f"{self.url}: {fault} for {len(queries)} queries, the first {queries[0][:80]!r}"))
 
     def _passages(self, answer: Any, queries: int) -> list[list[Passage]]:
         result = answer.get("result") if isinstance(answer, dict) else None
         if not isinstance(result, list) or [type(found) for found in result] != [list] * queries:
-            raise RetrievalError(f"{self.url}: expected a 'result' with a list for each of {queries} queries")
+            raise RetrievalError(f"{self.shown}: expected a 'result' with a list for each of {queries} queries")
         try:
             return [[self._passage(entry) for entry in found[: self.top_k]] for found in result]
         except (UserError, TypeError, ValueError) as error:
-            raise RetrievalError(f"{self.url}: a document without text: {error}") from None
+            raise RetrievalError(f"{self.shown}: a document without text: {error}") from None
 
     def _passage(self, entry: Any) -> Passage:
         if not isinstance(entry, dict):
@@ -88,7 +94,7 @@ class HttpRetriever:
         document = entry.get("document", entry)
         if not isinstance(document, dict):
             raise TypeError(f"found {type(document).__name__}")
-        found = passage_of(document, self.url, 0)
+        found = passage_of(document, self.shown, 0)
         score = entry.get("score")
         return Passage(found.title, found.text, None if score is None else float(score))
 

@@ -19,6 +19,7 @@ from components.environments.parsing import Call, MalformedCall, parse_turn
 from components.environments.retrieval import QUERY_CHARACTERS, Bm25, Passage, Retriever
 from components.environments.retrieval_http import HttpRetriever, Recorded
 from components.errors import UserError
+from components.secrets import without_credentials
 from components.tree.schema import StopReason
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ def make_retriever(settings: EnvironmentParams, cache: Path) -> Retriever:
 @lru_cache(maxsize=2)
 def _retriever(corpus: str | None, url: str | None, record: str | None, top_k: int, cache: Path) -> Retriever:
     found: Retriever = Bm25(corpus, cache / "index", top_k) if corpus else HttpRetriever(str(url), top_k)
-    return Recorded(Path(record), {"source": corpus or url, "top_k": top_k}, found) if record else found
+    settings = {"source": corpus or without_credentials(str(url)), "top_k": top_k}
+    return Recorded(Path(record), settings, found) if record else found
 
 
 def load_examples(path: str) -> tuple[tuple[str, str], ...]:

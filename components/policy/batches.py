@@ -186,6 +186,8 @@ def _batch(rows: list[Row], places: list[np.ndarray], input_ids: np.ndarray) -> 
         "advantage_K": gather("advantage", np.float32),
         "weight_K": gather("weight", np.float32),
     }
+    if not np.isfinite(arrays["old_logprob_K"]).all():  # an infinite one would be clipped away without a word
+        raise FloatingPointError("the log-probabilities of the sampled tokens are not finite")
     return Batch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 

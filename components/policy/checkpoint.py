@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, modeling_utils
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, modeling_utils
 from transformers.utils import logging as transformers_logging
 
 from components.errors import UserError
@@ -21,23 +22,34 @@ modeling_utils.unwrap_model = lambda model: model
 
 _loading = threading.RLock()  # while a model is read, the library sets the default type and device of the whole process
 
+# A checkpoint is data: no pickle is opened, no code in it is run, and nothing is fetched.
+TRUST: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # what the output layer alone does not do
 
 
 def load_model(policy: Path) -> Any:
-    """A causal language model in fp32, with weights of its own.
+    """A causal language model in fp32, with weights of its own, from safetensors alone.
 
     Raises:
-        UserError: if the checkpoint is missing or damaged, or of a kind that the engine would not sample exactly.
+        UserError: if the checkpoint is missing, damaged or incomplete, holds NaN, or is of a kind that the engine would
+            not sample exactly.
     """
     if not (policy / "config.json").is_file():
         raise UserError(f"{policy} holds no checkpoint (config.json is missing)")
     try:
+        _check_files(policy)
         with _loading:
-            model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, attn_implementation="sdpa")
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                policy, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True, **TRUST
+            )
     except Exception as error:  # safetensors, JSON and configuration errors share no base class
         reason = str(error).splitlines()[0]
         raise UserError(f"{policy} cannot be loaded: it is damaged, or of an unknown kind ({reason})") from error
+    if missing := sorted(loaded["missing_keys"]):  # the library would fill them with random numbers
+        raise UserError(f"{policy}: the checkpoint lacks {len(missing)} weights, the first {missing[0]}")
+    bad = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
+    if bad:
+        raise UserError(f"{policy}: {len(bad)} weights hold NaN or infinities, the first {bad[0]}")
     for key in RESCALED:
         if (value := getattr(model.config, key, None)) not in (None, 1.0):
             raise UserError(
@@ -48,6 +60,25 @@ def load_model(policy: Path) -> Any:
     if windowed:
         raise UserError(f"{policy}: config.json asks for a sliding window; only full attention is supported")
     return model
+
+
+def _check_files(policy: Path) -> None:
+    """Raises `ValueError` where the library would open other files than safetensors of this folder."""
+    if (policy / "adapter_config.json").exists():
+        raise ValueError("it holds an adapter; merge it into its model first")
+    index = policy / "model.safetensors.index.json"
+    if index.exists():
+        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
+            if Path(name).name != name or not name.endswith(".safetensors"):
+                raise ValueError(f"{index.name} names {name!r}, which is no safetensors file beside it")
+
+
+def load_tokenizer(policy: Path) -> PreTrainedTokenizerBase:
+    """A checkpoint's tokenizer."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        policy, trust_remote_code=False, local_files_only=True
+    )
+    return tokenizer
 
 
 _shared: dict[str, Any] = {}  # content of a checkpoint -> its model; one at most

@@ -13,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from components.environments.base import Chat
 from components.errors import UserError
+from components.policy.checkpoint import load_tokenizer
 
 _TURN = "turn-4f1c9a"  # stands for a turn of the policy where the template is asked what follows one
 
@@ -45,10 +46,13 @@ class Renderer:
     @classmethod
     def load(cls, path: Path) -> Renderer:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = load_tokenizer(path)
             if tokenizer.chat_template is None:
                 raise UserError("it has no chat template")
-            stops = json.loads((path / "config.json").read_text(encoding="utf-8")).get("eos_token_id")
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            if len(tokenizer) > (size := config.get("vocab_size") or len(tokenizer)):
+                raise UserError(f"it has {len(tokenizer)} tokens and config.json vocab_size={size}: another model's")
+            stops = config.get("eos_token_id")
             if tokenizer.eos_token_id not in (stops if isinstance(stops, list) else [stops]):
                 raise UserError(f"its end token {tokenizer.eos_token_id} is not config.json's eos_token_id={stops}")
             return cls(tokenizer)

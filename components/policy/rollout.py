@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from components.config import EngineParams
-from components.environments import Environment, Prompt
+from components.environments import Environment, Prompt, replay
+from components.errors import UserError
 from components.policy import loop
 from components.policy.base import AsyncEngine, Completion, Engine, Request
+from components.policy.faults import checked, copy_of, failed, fault_of
 from components.policy.renderer import Renderer
 from components.tree.schema import Node, Origin, Status, StopReason
 from components.workers.pool import PerProcess
@@ -22,6 +25,8 @@ TOOLS = 64  # environment steps at the same time, in threads
 _tools = PerProcess(lambda: ThreadPoolExecutor(TOOLS, "environment"))
 
 T = TypeVar("T")
+
+logger = logging.getLogger("trace")
 
 
 @dataclass
@@ -34,7 +39,7 @@ class Start:
         sibling: Index of this rollout among those paid for at the anchor.
         turn: Turn of the anchor; 0 at the root.
         token_ids: Exact history up to the anchor.
-        state: The environment's state there.
+        state: The environment's state there, or the exception that kept it from being made (`Sampler.world`).
         seed: Seed of the rollout; each turn derives its own.
     """
 
@@ -64,6 +69,17 @@ class Sampler:
     ) -> None:
         self.engine, self.renderer, self.environment = engine, renderer, environment
         self.settings, self.policy_version = settings, policy_version
+        self._is_pure = False  # nothing has shown yet that the environment leaves states alone
+
+    def world(self, prompt: Prompt, actions: Sequence[str] = ()) -> Any:
+        """The environment's state after some actions, or the exception that there is in its place.
+
+        A rollout that starts from an exception is a leaf with status error.
+        """
+        try:
+            return replay(self.environment, prompt, list(actions))
+        except Exception as error:  # a fault of the environment concerns the rollouts from here alone
+            return error
 
     def usage(self) -> dict[str, float]:
         """What the engine counted since its policy was loaded; see `Engine`."""
@@ -91,6 +107,9 @@ class Sampler:
         else:
             for begin in range(0, len(starts), self.engine.batch_size):
                 self._sample_batch(starts[begin : begin + self.engine.batch_size], chains[begin:], progress)
+        faults = [chain[-1].observation for chain in chains if chain[-1].status != Status.OK]
+        if faults:
+            logger.warning("%d of %d rollouts ended in a fault; the first: %s", len(faults), len(starts), faults[0])
         nodes: list[Node] = []
         for chain, start in zip(chains, starts, strict=True):
             parent = start.anchor_id
@@ -105,7 +124,7 @@ class Sampler:
             (start, chain, list(start.token_ids), start.state) for start, chain in zip(starts, chains, strict=False)
         ]
         while live:
-            requests = [self._request(start, len(chain), ids) for start, chain, ids, _ in live]
+            requests = [self._request(start, len(chain), ids, state) for start, chain, ids, state in live]
             turns = [
                 partial(self._take_turn, start, len(chain), request, completion, state)
                 for request, completion, (start, chain, _, state) in zip(
@@ -126,15 +145,16 @@ class Sampler:
         """One rollout, turn by turn; its environment works in a thread, so a slow tool delays no other rollout."""
         ids, state = list(start.token_ids), start.state
         while not chain or not chain[-1].is_terminal:
-            request = self._request(start, len(chain), ids)
+            request = self._request(start, len(chain), ids, state)
             turn = partial(self._take_turn, start, len(chain), request, await engine.sample(request), state)
             node, state = await asyncio.get_running_loop().run_in_executor(_tools.get(), turn)
             chain.append(node)
             ids = ids + node.token_ids
         progress(1)
 
-    def _request(self, start: Start, number: int, ids: list[int]) -> Request:
+    def _request(self, start: Start, number: int, ids: list[int], state: Any) -> Request:
         limit = max(0, min(self.settings.max_turn_tokens, self.settings.max_tokens - len(ids)))
+        limit = 0 if isinstance(state, Exception) else limit
         return Request(ids, derive_seed(start.seed, start.turn + number), limit, start.tree_id)
 
     def _at_once(self, turns: Sequence[Callable[[], T]]) -> list[T]:
@@ -166,16 +186,18 @@ class Sampler:
             policy_version=self.policy_version,
             seed=request.seed,
         )
+        fault = state if isinstance(state, Exception) else fault_of(completion)
+        if fault is not None:
+            return failed(node, fault), state
         if not completion.stopped:  # cut: never parsed, since half an action may read as another one
             node.stop_reason = StopReason.LENGTH
             return node, state
         try:
-            transition = self.environment.step(state, action)
+            transition = checked(self._step(state, action))
+        except UserError:
+            raise
         except Exception as error:  # a fault of the environment concerns this rollout alone, and is no wrong answer
-            node.stop_reason = StopReason.TOOL_ERROR
-            node.status = Status.TIMEOUT if isinstance(error, TimeoutError) else Status.ERROR
-            node.observation = f"{type(error).__name__}: {error}"
-            return node, state
+            return failed(node, error), state
         if transition.done:
             node.stop_reason, node.observation = transition.stop_reason, transition.answer
             return node, transition.state
@@ -185,6 +207,18 @@ class Sampler:
         node.is_action = node.is_action + [False] * len(ids)
         node.logprobs = node.logprobs + [float("nan")] * len(ids)
         return node, transition.state
+
+    def _step(self, state: Any, action: str) -> Any:
+        """The environment's transition; looks until the first that goes on whether it leaves its state alone."""
+        before = None if self._is_pure else copy_of(state)
+        transition = self.environment.step(state, action)
+        if before is not None and before != state:
+            raise UserError(
+                f"{type(self.environment).__name__}.step changes the state that it is given; it must return a new one, "
+                "since all rollouts from a prefix begin with the same"
+            )
+        self._is_pure = self._is_pure or not getattr(transition, "done", True)
+        return transition
 
 
 def derive_seed(*parts: int | str) -> int:

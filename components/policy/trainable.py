@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoTokenizer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from components.config import UpdateParams
 from components.errors import UserError
-from components.policy.checkpoint import load_model, save_model
+from components.policy.checkpoint import load_model, load_tokenizer, save_model
 from components.policy.lora import add_adapter, base_of, save_adapter
 
 Moments = dict[str, dict[str, Tensor]]  # by parameter name: step, exp_avg, exp_avg_sq
@@ -57,7 +57,7 @@ def save_policy(
         for name, parameter in model.named_parameters(remove_duplicate=False):
             state[name] = trained[names[id(parameter)]]  # tied weights have several names
         save_model(model, target, state_dict=state)
-    AutoTokenizer.from_pretrained(policy).save_pretrained(target)
+    load_tokenizer(policy).save_pretrained(target)
 
 
 def save_moments(moments: Moments, target: Path, rank: int = 0, ranks: int = 1) -> None:
@@ -73,7 +73,7 @@ def load_moments(policy: Path) -> Moments:
     They belong to parameters, not to processes: how many wrote them, and with which trainer, does not matter.
 
     Raises:
-        UserError: if a file is missing or damaged.
+        UserError: if a file is missing or damaged, or a moment is not finite.
     """
     paths = sorted(policy.glob("optimizer*.safetensors"))
     if paths and "-of-" in paths[-1].name and len(paths) != int(paths[-1].stem.rpartition("-")[2]):
@@ -86,5 +86,15 @@ def load_moments(policy: Path) -> Moments:
             raise UserError(f"{path} is damaged ({str(error).splitlines()[0]})") from error
         for key, tensor in tensors.items():
             name, _, what = key.rpartition("/")
+            if not torch.isfinite(tensor).all():
+                raise UserError(f"{path}: {key} is not finite")
             moments.setdefault(name, {})[what] = tensor
     return moments
+
+
+def check_shapes(moments: Moments, trained: dict[str, Any], policy: Path) -> None:
+    """Raises `UserError` where moments belong to other parameters than those that are trained."""
+    for name, state in moments.items():
+        for what, tensor in state.items():
+            if name in trained and tensor.shape not in (trained[name].shape, ()):
+                raise UserError(f"{policy}: {name}/{what} is of another model (shape {list(tensor.shape)})")

@@ -17,7 +17,7 @@ from components.policy.batches import Batch, micro_batches, minibatches
 from components.policy.loss import Stats, batch_loss, check_finite, mean_of_steps
 from components.policy.mismatch import first_mismatch, look_back
 from components.policy.self_check import settle_packing
-from components.policy.trainable import load_moments, load_trainable, save_moments, save_policy
+from components.policy.trainable import check_shapes, load_moments, load_trainable, save_moments, save_policy
 from components.tree.advantages import credit
 from components.tree.forest import Forest
 
@@ -34,11 +34,12 @@ class TorchTrainer:
         self.settings, self.temperature = settings, temperature
 
     def update(self, forest: Forest, policy: Path, target: Path, seed: int, fresh: bool = False) -> Update:
-        """Raises `FloatingPointError` if the loss or the gradient is not finite: nothing is written then."""
+        """Raises `FloatingPointError` if a loss, a gradient or a weight is not finite: nothing is written then."""
         model = load_trainable(policy, self.settings, seed, fresh)
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         optimizer = torch.optim.Adam(trained.values(), lr=self.settings.learning_rate)
         moments = {} if fresh else load_moments(policy)
+        check_shapes(moments, trained, policy)
         optimizer.state.update({trained[name]: state for name, state in moments.items() if name in trained})
         terms = credit(forest, self.settings.advantage)
         with self._precision(model):
@@ -49,6 +50,8 @@ class TorchTrainer:
         for _ in range(settings.epochs):
             for part in minibatches(forest, terms, settings.minibatches, rng):
                 steps.append(self._step(model, optimizer, micro_batches(forest, part, settings, proximal)))
+        if not all(torch.isfinite(weight).all() for weight in trained.values()):
+            raise FloatingPointError("the policy's weights are not finite after the last step")
         save_policy(model, {n: p.detach() for n, p in trained.items()}, self.settings, policy, target, fresh)
         save_moments({name: optimizer.state[parameter] for name, parameter in trained.items()}, target)
         metrics = mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing | terms.metrics()

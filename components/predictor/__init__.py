@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from components.predictor.base import Predictor, Prefix, prefixes_of
+from components.predictor.base import Predictor, Prefix, believe, prefixes_of
 
 if TYPE_CHECKING:
     from components.config import Params
@@ -69,4 +69,4 @@ def make_predictor(params: Params, policy: Path, state: Path | None = None) -> P
     return predictor
 
 
-__all__ = ["PREDICTORS", "Predictor", "Prefix", "make_predictor", "prefixes_of"]
+__all__ = ["PREDICTORS", "Predictor", "Prefix", "believe", "make_predictor", "prefixes_of"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from components.allocation.base import Belief
 from components.environments.base import Prompt
+from components.errors import UserError
 from components.tree.forest import Forest
 
 
@@ -61,6 +62,23 @@ class Predictor(Protocol):
 
     def load(self, path: Path) -> None:
         """Reads the state from a folder; raises `UserError` if it is missing or damaged."""
+
+
+def believe(predictor: Predictor, prefixes: Sequence[Prefix]) -> Belief:
+    """What the predictor believes of V at each prefix.
+
+    Raises:
+        UserError: if it gives no belief (a NaN, a chance outside [0, 1]), or not one for each prefix.
+    """
+    name = type(predictor).__name__
+    try:
+        belief = predictor.predict(prefixes)
+    except ValueError as error:
+        raise UserError(f"the predictor {name} gives no belief: {error}") from error
+    if not isinstance(belief, Belief) or len(belief) != len(prefixes):
+        given = f"{len(belief)} beliefs" if isinstance(belief, Belief) else f"a {type(belief).__name__}"
+        raise UserError(f"the predictor {name} gives {given} for {len(prefixes)} prefixes")
+    return belief
 
 
 def prefixes_of(forest: Forest, rows: Sequence[int], prompts: Mapping[str, Prompt]) -> list[Prefix]:

@@ -7,6 +7,8 @@ successes among n rollouts, so a label counts as much as its rollouts.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,8 @@ from components.allocation.base import Belief
 from components.errors import UserError
 
 MAX_CONCENTRATION = 200.0
+
+logger = logging.getLogger("trace")
 
 
 class BetaEnsemble(nn.Module):
@@ -71,12 +75,19 @@ def mixture_belief(mean: Tensor, concentration: Tensor) -> Belief:
     """The Beta law with mean and variance of the equal mixture of E laws, from (E, N).
 
     Its variance is the mean of the variances plus the variance of the means: what the members disagree about is not
-    known.
+    known. Where a number is NaN, the belief is that of one who knows nothing, and a warning says so.
     """
     mean_EA, concentration_EA = mean.double().numpy(), concentration.double().numpy()
     mean_A = mean_EA.mean(0)
     variance_A = (mean_EA * (1 - mean_EA) / (1 + concentration_EA)).mean(0) + mean_EA.var(0)
-    return Belief(mean_A, np.maximum(mean_A * (1 - mean_A) / variance_A - 1, 1e-3))
+    concentration_A = np.maximum(mean_A * (1 - mean_A) / variance_A - 1, 1e-3)
+    lost_A = np.isnan(mean_A) | np.isnan(concentration_A)
+    if lost_A.any():
+        logger.warning(
+            "%d of %d beliefs of the predictor are no numbers; they count as ignorance", lost_A.sum(), len(lost_A)
+        )
+        mean_A, concentration_A = np.where(lost_A, 0.5, mean_A), np.where(lost_A, 2.0, concentration_A)
+    return Belief(mean_A, concentration_A)
 
 
 def fit_head(
@@ -92,18 +103,15 @@ def fit_head(
     weight_decay: float,
     seed: int,
 ) -> float:
-    """Maximises the beta-binomial likelihood; returns the mean loss per rollout over the last ten steps.
+    """Maximises the beta-binomial likelihood; returns the mean loss per rollout over the last ten steps (`settle`).
 
     Args:
         features: (N, F).
         successes, trials, weights: k, n and the weight of each label; (N,).
-
-    Raises:
-        UserError: if the loss is not finite.
     """
     generator = torch.Generator().manual_seed(seed % 2**31)
     optimizer = torch.optim.AdamW(head.parameters(), lr=learning_rate, weight_decay=weight_decay)
-    losses = []
+    before, losses = snapshot(head), []
     for _ in range(steps):
         rows = torch.randint(len(features), (min(batch_size, len(features)),), generator=generator)
         mean, concentration = head(features[rows])
@@ -113,9 +121,24 @@ def fit_head(
         loss.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(float(loss.detach().mean()))
-    if not np.isfinite(losses[-1]):
-        raise UserError("the predictor's loss is not finite; lower predictor.learning_rate")
-    return float(np.mean(losses[-10:]))
+    return settle(head, before, losses)
+
+
+def snapshot(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of a module's weights."""
+    return {name: weight.clone() for name, weight in module.state_dict().items()}
+
+
+def settle(module: nn.Module, before: dict[str, Tensor], losses: Sequence[float]) -> float:
+    """The mean of the last ten losses. A fit that diverged is undone, with a warning, and its loss is NaN.
+
+    The predictor only says where rollouts go: a run of days must not end by it.
+    """
+    if np.isfinite(losses[-1]) and all(torch.isfinite(weight).all() for weight in module.parameters()):
+        return float(np.mean(losses[-10:]))
+    module.load_state_dict(before)
+    logger.warning("the predictor's loss is not finite; its fit was undone. A lower predictor.learning_rate may help")
+    return float("nan")
 
 
 def save_state(module: nn.Module, file: Path) -> None:
@@ -132,6 +155,8 @@ def load_state(module: nn.Module, file: Path) -> None:
     """
     try:
         module.load_state_dict(load_file(file))
+        if bad := [name for name, weight in module.named_parameters() if not torch.isfinite(weight).all()]:
+            raise ValueError(f"{bad[0]} holds NaN or infinities")
     except Exception as error:  # safetensors and torch raise several kinds; none may pass for a fresh predictor
         reason = str(error).splitlines()[0]
         raise UserError(f"{file.parent}: the predictor's state is missing or damaged ({reason})") from error

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from components.allocation.base import Belief
-from components.environments.base import replay
 from components.policy.rollout import Sampler, Start, derive_seed
 from components.predictor.base import Prefix
 from components.tree.anchors import SUCCESS
@@ -32,7 +31,6 @@ class Oracle:
         self.sampler, self.verifier, self.rollouts, self.seed = sampler, verifier, rollouts, seed
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
-        environment = self.sampler.environment
         starts = [
             Start(
                 prefix.prompt,
@@ -41,7 +39,7 @@ class Oracle:
                 sibling,
                 prefix.turn,
                 prefix.token_ids,
-                replay(environment, prefix.prompt, list(prefix.actions)),
+                self.sampler.world(prefix.prompt, prefix.actions),
                 derive_seed("oracle", self.seed, prefix.prompt.prompt_id, *prefix.actions, sibling),
             )
             for row, prefix in enumerate(prefixes)

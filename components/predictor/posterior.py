@@ -7,6 +7,7 @@ brought them has changed. Only rollouts from the root count, as many as there we
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,8 @@ class BetaPosterior:
         state = read_json(path / "posterior.json")
         try:
             self.counts = {str(key): (float(a), float(b)) for key, (a, b) in state.items()}
+            if bad := [key for key, counts in self.counts.items() if not all(0 <= c < inf for c in counts)]:
+                raise ValueError(f"the counts of prompt {bad[0]} are {self.counts[bad[0]]}")
         except (AttributeError, TypeError, ValueError) as error:
             raise UserError(f"{path}: the predictor's state is missing or damaged ({error})") from error
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
 
 from components.allocation.base import Belief
 from components.config import PredictorParams
 from components.errors import UserError
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, load_tokenizer
 from components.predictor.base import Prefix
 from components.predictor.heads import (
     beta_binomial_nll,
@@ -27,6 +27,8 @@ from components.predictor.heads import (
     mean_and_concentration,
     mixture_belief,
     save_state,
+    settle,
+    snapshot,
 )
 from components.predictor.shared import read
 
@@ -60,7 +62,7 @@ class Encoder:
     def _decoder(self, policy: Path) -> Any:
         hidden = self.settings.hidden
         config = Qwen3Config(
-            vocab_size=AutoConfig.from_pretrained(policy).vocab_size,
+            vocab_size=AutoConfig.from_pretrained(policy, trust_remote_code=False).vocab_size,
             hidden_size=hidden,
             intermediate_size=3 * hidden,
             num_hidden_layers=self.settings.layers,
@@ -88,6 +90,7 @@ class Encoder:
             self.network.parameters(), lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
         )
         generator, losses = torch.Generator().manual_seed(seed % 2**31), []
+        before = snapshot(self.network)
         self.network.train()
         for _ in range(self.settings.steps):
             rows = torch.randint(len(prefixes), (min(self.settings.batch_size, len(prefixes)),), generator=generator)
@@ -98,9 +101,7 @@ class Encoder:
             nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
             optimizer.step()
             losses.append(float(loss.detach()))
-        if not np.isfinite(losses[-1]):
-            raise UserError("the predictor's loss is not finite; lower predictor.learning_rate")
-        return {"fit_loss": float(np.mean(losses[-10:])), "fit_prefixes": float(len(prefixes))}
+        return {"fit_loss": settle(self.network, before, losses), "fit_prefixes": float(len(prefixes))}
 
     def _read(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
         """Mean and concentration at the end of each prefix, both (N,)."""
@@ -124,6 +125,6 @@ class Backbone(Encoder):
             return load_model(policy).get_decoder()
         source = Path(self.settings.path)
         model = load_model(source)
-        if AutoTokenizer.from_pretrained(source).get_vocab() != AutoTokenizer.from_pretrained(policy).get_vocab():
+        if load_tokenizer(source).get_vocab() != load_tokenizer(policy).get_vocab():
             raise UserError(f"predictor.path={str(source)!r} has another vocabulary than the policy in {policy}")
         return model.get_decoder()

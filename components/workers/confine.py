@@ -8,9 +8,11 @@ handlers and timers are not in it, a pending alarm can be neither caught nor blo
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import struct
 import sys
+from contextlib import suppress
 
 # Number of each allowed system call, from the kernel's asm/unistd_64.h (x86-64) and asm-generic/unistd.h (arm64).
 ALLOWED = {
@@ -30,6 +32,7 @@ ALLOWED = {
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_* of linux/audit.h
 _ALLOW, _EPERM, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # SECCOMP_RET_ALLOW, _ERRNO | EPERM, _KILL_PROCESS
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
+_NOBODY = 65534
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 22, 38, 2
 
 
@@ -39,11 +42,12 @@ def available() -> bool:
 
 
 def confine() -> None:
-    """Confines this process, irrevocably; call it with one thread.
+    """Confines this process, irrevocably; call it with one thread. What root started becomes nobody's first.
 
     Raises:
         OSError: if the kernel refuses.
     """
+    _leave_root()
     numbers = ALLOWED[platform.machine()].values()
     program = [(_LOAD, 0, 0, 4), (_JUMP_IF_EQUAL, 1, 0, _ARCHITECTURE[platform.machine()]), (_RETURN, 0, 0, _KILL)]
     program.append((_LOAD, 0, 0, 0))
@@ -55,3 +59,12 @@ def confine() -> None:
     for arguments in ((_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (_PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0)):
         if libc.prctl(*arguments) != 0:
             raise OSError(ctypes.get_errno(), "this kernel does not let a process be confined by seccomp")
+
+
+def _leave_root() -> None:
+    """Gives up root and its groups where this process has them, and where the system lets it (a container may not)."""
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)

@@ -192,6 +192,13 @@ def test_port_in_use_names_port_and_option(stack: Path, tmp_path: Path) -> None:
     assert not (tmp_path / ".trace" / "services.json").exists()
 
 
+def test_one_port_for_both_servers_is_refused(tmp_path: Path) -> None:
+    port = free_port()
+    with pytest.raises(services.ServiceError, match=f"cannot both have port {port}; choose: trace up --mlflow-port"):
+        services.up(tmp_path, port, port, say=lambda line: None)
+    assert not (tmp_path / ".trace" / "services.json").exists()
+
+
 def test_a_server_that_dies_shows_its_log_and_ends_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str, command: Sequence[str], *rest: Any) -> Any:
         return popen(name, [sys.executable, "-c", "exit('no such table')"] if name == "MLflow" else command, *rest)
@@ -314,6 +321,7 @@ def test_temporary_server_ends_when_its_parent_is_killed(stack: Path) -> None:
         url = parent.stdout.readline().strip()
         while not answers(f"{url}/health"):
             time.sleep(0.1)
+        assert _listening(psutil.Process(parent.pid)) == {"127.0.0.1"}
         parent.kill()
         parent.wait()
     deadline = time.monotonic() + 15

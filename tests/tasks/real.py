@@ -147,6 +147,7 @@ class Scripted:
     """An engine that says what a script tells, with the log-probabilities that its policy gives it."""
 
     batch_size = 16
+    prompt_tokens = cached_tokens = 0
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -138,11 +138,13 @@ def test_nothing_to_fit_is_no_crash(predictor):
     assert len(predictor.predict([])) == 0
 
 
-def test_diverging_fit_stops_loudly(random_policy, histories):
+def test_diverging_fit_is_undone_with_a_warning(random_policy, histories, caplog):
     prefixes, rate = histories(50)
-    settings = replace_learning_rate(1e30)
-    with pytest.raises(UserError, match=r"predictor\.learning_rate"):
-        PolicyFeatures(settings, random_policy).fit(prefixes, rate, np.ones(50), new=50, seed=0)
+    predictor = PolicyFeatures(replace_learning_rate(1e30), random_policy)
+    before = predictor.predict(prefixes).mean_A
+    assert np.isnan(predictor.fit(prefixes, rate, np.ones(50), new=50, seed=0)["fit_loss"])
+    assert "predictor.learning_rate" in caplog.text
+    np.testing.assert_array_equal(predictor.predict(prefixes).mean_A, before)
 
 
 def replace_learning_rate(rate: float) -> PredictorParams:
