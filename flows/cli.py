@@ -201,6 +201,8 @@ def _interruptible(go_on: str) -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         nonlocal pressed
         pressed = True
+        if stages := sys.modules.get("tasks.stage"):
+            stages.stopping.set()  # should a library swallow the KeyboardInterrupt, the stage ends at its next report
         raise KeyboardInterrupt
 
     previous = signal.getsignal(signal.SIGINT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from pathlib import Path
 
 from prefect import runtime, task
@@ -18,6 +19,7 @@ from tasks.shards import join_shards, shards_of
 from tasks.stage import Shard, stopping, titled
 from tasks.verify import verify_counterfactual, verify_factual
 
+WAKE = 0.5  # seconds between looks at signals, which may reach another thread than the one that waits
 PATIENCE = 600.0  # seconds after which the log says what is being waited for
 
 logger = logging.getLogger("trace")
@@ -35,7 +37,6 @@ def grow(run: Path, number: int, policy: Path, predictor: Path | None, roots: Pa
         factual = refill_roots(run, number, policy=policy, roots=roots, factual=verified_roots)
         expanded = expand_prefixes(run, number, policy=policy, predictor=predictor, factual=factual)
         return verify_counterfactual(run, number, forest=expanded)
-    stopping.clear()
     futures = {shard: grow_shard.submit(run, number, policy, predictor, roots, shard) for shard in shards}
     try:
         _await(futures)
@@ -63,9 +64,11 @@ def _await(futures: dict[Shard, PrefectFuture[Path]]) -> None:
     ended: queue.SimpleQueue[Shard] = queue.SimpleQueue()
     for shard, future in futures.items():
         future.add_done_callback(lambda _, shard=shard: ended.put(shard))  # type: ignore[misc]
-    pending = set(futures)
+    pending, told = set(futures), time.monotonic()
     while pending:
         try:
-            pending.remove(ended.get(timeout=PATIENCE))
+            pending.remove(ended.get(timeout=WAKE))
         except queue.Empty:
-            logger.warning("still waiting for %s", ", ".join(titled("shard", shard) for shard in sorted(pending)))
+            if time.monotonic() - told >= PATIENCE:
+                told = time.monotonic()
+                logger.warning("still waiting for %s", ", ".join(titled("shard", shard) for shard in sorted(pending)))

@@ -20,6 +20,7 @@ from tasks.refit_predictor import refit_predictor
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
 from tasks.score_prompts import score_prompts
+from tasks.stage import stopping
 from tasks.summary import append_metrics, finished_iterations, mend_metrics, write_summary
 from tasks.update_policy import update_policy
 
@@ -46,6 +47,7 @@ def trace(
         seed: Short for overrides of `run.seed`.
         run_id: Name of the run; by default the flow run's own name.
     """
+    stopping.clear()  # of an earlier run of this process
     chosen = {"allocation.arm": arm, "run.seed": seed}
     settings = load_params(Path(params), {**(overrides or {}), **{k: v for k, v in chosen.items() if v is not None}})
     run = open_run(settings, run_id or runtime.flow_run.name)

@@ -97,4 +97,5 @@ def check_shapes(moments: Moments, trained: dict[str, Any], policy: Path) -> Non
     for name, state in moments.items():
         for what, tensor in state.items():
             if name in trained and tensor.shape not in (trained[name].shape, ()):
-                raise UserError(f"{policy}: {name}/{what} is of another model (shape {list(tensor.shape)})")
+                path = next(iter(sorted(policy.glob("optimizer*.safetensors"))), policy)
+                raise UserError(f"{path}: {name}/{what} is of another model (shape {list(tensor.shape)})")

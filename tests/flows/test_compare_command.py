@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from components.config import Params
-from components.storage import read_json, write_json, write_text
+from components.storage import read_json, write_json, write_sealed, write_text
 from flows.cli import app
 
 
@@ -22,7 +22,7 @@ def a_run(folder: Path, arm: str, seed: int, accuracy: list[float], name: str | 
     tree["run"] |= {"seed": seed, "iterations": 2}
     tree["allocation"] |= {"arm": arm, **allocation}
     write_text(folder / name / "params.yaml", yaml.safe_dump(tree))
-    write_json(folder / name / "manifest.json", {"run_id": name, "mlflow_run_id": None})
+    write_sealed(folder / name / "manifest.json", {"run_id": name, "mlflow_run_id": None})
     lines = [
         {"iteration": k, "eval/accuracy": a, "budget/units": 256.0, "tokens/generated": 1000.0, "time/iteration": 2.0}
         | {f"effective_ratio/{kind}": 0.5 for kind in ("prompts", "leaves", "at_4_leaves")}
@@ -78,7 +78,7 @@ def test_comparison_becomes_the_parent_of_the_runs_in_mlflow(tmp_path, monkeypat
     a_run(tmp_path, "grpo", 0, [0.1, 0.2, 0.3])
     experiment = client.create_experiment("trace", artifact_location=(tmp_path / "artifacts").as_uri())
     child = client.create_run(experiment).info.run_id
-    write_json(tmp_path / "grpo-s0/manifest.json", {"run_id": "grpo-s0", "mlflow_run_id": child})
+    write_sealed(tmp_path / "grpo-s0/manifest.json", {"run_id": "grpo-s0", "mlflow_run_id": child})
     done = compare(tmp_path, "grpo-s0", "--mlflow")
     assert done.exit_code == 0, done.output
     parent = client.get_run(child).data.tags["mlflow.parentRunId"]

@@ -19,10 +19,10 @@ from components.config import Params
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
 from components.errors import UserError
-from components.storage import read_json
+from components.storage import read_sealed
 from tasks import generate as generate_module
 from tasks import verify as verify_module
-from tasks.stage import stopping
+from tasks.stage import read_stages, stopping
 from tests.tasks.pipeline import fingerprints, new_run
 
 SIZE = {"pool": 12, "root_units": 10}
@@ -99,7 +99,7 @@ def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
     with pytest.raises(UserError, match="the grader is down; start it"):
         train()
     folders = sorted((run.iteration(0) / "shards").iterdir())
-    ended = {folder: len(read_json(folder / "manifest.json")) for folder in folders}
+    ended = {folder: len(read_stages(folder)) for folder in folders}
     assert sorted(ended.values()) == [1, 4, 4]  # the one that failed had sampled its bare rollouts
     monkeypatch.undo()
     paid: list[str] = []
@@ -141,7 +141,7 @@ def test_run_killed_with_shards_in_flight_ends_in_the_same_files(undisturbed, se
         timeout=240,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    manifests = {path: read_json(path) for path in run.iteration(0).glob("shards/*/manifest.json")}
+    manifests = {path: read_sealed(path) for path in run.iteration(0).glob("shards/*/manifest.json")}
     done = [set(manifest) for manifest in manifests.values()]
     assert sum("verify_factual" in stages for stages in done) >= 2
     assert not all("expand_prefixes" in stages for stages in done)
@@ -162,8 +162,12 @@ def test_interrupt_ends_all_shards_at_their_next_turn(server, params, data_dir, 
     run, train = flow(params, data_dir, tmp_path, "interrupted")
     monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: Interrupted(settings.max_turns))
     monkeypatch.setattr("flows.train.evaluate", lambda *_, **__: None)
-    with pytest.raises((KeyboardInterrupt, Exception)) as raised:
-        train()
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # parallel test processes ignore it
+    try:
+        with pytest.raises((KeyboardInterrupt, Exception)) as raised:
+            train()
+    finally:
+        signal.signal(signal.SIGINT, previous)
     assert not isinstance(raised.value, AssertionError)
     assert not list(run.iteration(0).glob("shards/*/manifest.json"))
     assert not [thread for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name and thread.is_alive()]

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
-from components.storage import write_json
+from components.config import Params
+from components.storage import write_sealed, write_text
 from components.tracking.viewer import forest_page
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
@@ -148,7 +150,8 @@ def test_an_address_names_the_tree_that_is_shown_first(browser, page_of_a_thousa
 
 
 def a_run(folder: Path) -> None:
-    write_json(folder / "runs/r/manifest.json", {"run_id": "r"})
+    write_sealed(folder / "runs/r/manifest.json", {"run_id": "r"})
+    write_text(folder / "runs/r/params.yaml", yaml.safe_dump(Params().model_dump()))
     for number in (0, 1):
         write_forest(folder / f"runs/r/iterations/{number:04d}/forest.parquet", a_forest(3 + number))
 

@@ -193,7 +193,8 @@ def test_fault_of_the_environment_is_a_status_of_its_rollout_alone(renderer, kin
         return Transition(state, stop_reason=StopReason.ANSWERED, answer="ann")
 
     leaves = roll(renderer, ANSWER, World(step), count=3)
-    assert [leaf.status for leaf in leaves] == [Status.OK, Status.ERROR, Status.OK]
+    status = Status.TIMEOUT if kind == "TimeoutError" else Status.ERROR
+    assert [leaf.status for leaf in leaves] == [Status.OK, status, Status.OK]
     assert leaves[1].stop_reason == StopReason.TOOL_ERROR
     assert 0 < len(str(leaves[1].observation)) <= 2000
     assert "1 of 3 rollouts ended in a fault" in caplog.text

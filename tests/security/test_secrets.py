@@ -97,7 +97,9 @@ def test_what_goes_to_mlflow_is_masked(params: Params, tmp_path, monkeypatch):
         def __getattr__(self, name: str):
             def call(*args, **kwargs):
                 sent.append([name, *map(_plain, args), {k: _plain(v) for k, v in kwargs.items()}])
-                return SimpleNamespace(info=SimpleNamespace(run_id="1"), experiment_id="1")
+                run = SimpleNamespace(run_id="1", status="RUNNING", experiment_id="1")
+                found = SimpleNamespace(info=run, data=SimpleNamespace(params={}, metrics={}), experiment_id="1")
+                return [] if name == "search_runs" else found
 
             return call
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,7 +14,8 @@ from components.config import PolicyParams
 from components.datasets.builtin import BUILTIN
 from components.errors import UserError
 from components.planning.models import PUBLISHED, Model, model_of, read_model
-from components.policy.engine_transformers import RowCache
+from components.policy.attention import RowCache
+from components.policy.prefix_cache import PrefixCache
 from components.policy.tiny import build_model, build_tokenizer
 
 SMOLLM2 = Model(30, 576, 9, 3, 64, 1536, 49152, True)
@@ -67,8 +69,9 @@ def test_tiny_policies_are_counted_within_a_tenth():
 
 def test_cache_holds_what_the_engine_allocates():
     shape = Model(3, 64, 4, 2, 16, 96, 100, True)
-    cache = RowCache(real("llama", shape).config, 5, 7)
-    assert cache.keys.nbytes + cache.values.nbytes == 5 * 7 * shape.cache_bytes(4)
+    pool = PrefixCache(shape.layers, shape.kv_heads, shape.head_dim, 100, torch.float32)
+    rows = RowCache(pool, [np.zeros(0, dtype=np.int64)] * 5, 7)
+    assert rows.kv.nbytes == 5 * 7 * shape.cache_bytes(4)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])

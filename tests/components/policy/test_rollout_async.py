@@ -33,6 +33,7 @@ class Batched:
     """Plays the gold path; the seed decides the log-probabilities and whether it breaks off."""
 
     batch_size = 5
+    prompt_tokens = cached_tokens = 0
 
     def __init__(self, renderer: Renderer) -> None:
         self.renderer = renderer

@@ -145,7 +145,8 @@ def test_oracle_counts_outcomes_of_graded_rewards():
     prompt = Prompt("p", "q", "a")
 
     class Sampler:
-        environment = SimpleNamespace(reset=lambda prompt: None)
+        def world(self, prompt, actions):
+            return None
 
         def sample(self, starts, first_id):
             return [
