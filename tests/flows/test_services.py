@@ -306,7 +306,7 @@ def test_temporary_server_is_silent_and_keeps_the_runs(stack: Path) -> None:
         url = parent.stdout.readline().strip()
         assert parent.stdout.readline() == "flow done\n"
         parent.send_signal(signal.SIGINT)
-        _, errors = parent.communicate(timeout=30)
+        _, errors = parent.communicate(timeout=90)
     assert (parent.returncode, errors) == (130, "")
     assert not answers(f"{url}/health")
     assert dict(_database(stack, states.format("flow_run"))) == {"COMPLETED": runs + 4}

@@ -21,7 +21,7 @@ import pytest
 
 from components.config import RunParams
 from components.errors import UserError
-from components.storage import content_hash, read_json, write_sealed
+from components.storage import content_hash, read_json, write_sealed, write_text
 from tasks import lease, objects, store
 from tasks.objects import Objects
 from tasks.retain import retain
@@ -247,7 +247,7 @@ def test_a_machine_that_lost_its_lease_stops(tmp_path):
     with stop, hold(path, url):
         entry = json.loads((tmp_path / "store/r/.lease").read_text())
         entry |= {"token": "another", "host": "far-away", "pid": 7}
-        (tmp_path / "store/r/.lease").write_text(json.dumps(entry))
+        write_text(tmp_path / "store/r/.lease", json.dumps(entry))  # whole, as a store's objects are
         with suppress(UserError):
             store.store_of(path).notify(path / "manifest.json")
         store.store_of(path)._thread.join(10)
