@@ -11,7 +11,7 @@ FIRST = [f"C{k:02d}" for k in (1, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 
 SECOND = [f"C{k}" for k in (19, 20, 21, 23, 24, 25, 26, 27, 28, 29, 30)]
 
 THIRD = [f"C{k}" for k in (31, 32, 33, 34, 35, 37, 38, 39)]
-FOURTH = ["C41", "C45"]
+FOURTH = [f"C{k}" for k in range(41, 48)]
 FIFTH = [f"C{k}" for k in (48, 49, 51, 52, 53, 54)]
 SIXTH = [f"C{k}" for k in (55, 56, 58, 59, 60, 61)]
 SEVENTH = [f"C{k}" for k in (62, 63, 65, 67, 68)]
