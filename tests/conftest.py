@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +18,15 @@ from components.datasets.multihop import vocabulary
 from components.policy.tiny import build_model, build_tokenizer
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background, children too
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_stopping() -> Iterator[None]:
+    """An interrupted run tells the stages of its own process, which other tests share."""
+    yield
+    if stages := sys.modules.get("tasks.stage"):
+        stages.stopping.clear()
 
 
 @pytest.fixture(scope="session")

@@ -72,14 +72,15 @@ def test_the_same_cell_twice_is_refused_not_averaged(tmp_path):
 def test_comparison_becomes_the_parent_of_the_runs_in_mlflow(tmp_path, monkeypatch):
     import mlflow
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    mlflow.set_tracking_uri(None)
-    client = mlflow.MlflowClient()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri := f"sqlite:///{tmp_path / 'mlflow.db'}")
+    mlflow.set_tracking_uri(uri)
+    client = mlflow.MlflowClient(uri)
     a_run(tmp_path, "grpo", 0, [0.1, 0.2, 0.3])
     experiment = client.create_experiment("trace", artifact_location=(tmp_path / "artifacts").as_uri())
     child = client.create_run(experiment).info.run_id
     write_sealed(tmp_path / "grpo-s0/manifest.json", {"run_id": "grpo-s0", "mlflow_run_id": child})
     done = compare(tmp_path, "grpo-s0", "--mlflow")
+    mlflow.set_tracking_uri("")
     assert done.exit_code == 0, done.output
     parent = client.get_run(child).data.tags["mlflow.parentRunId"]
     assert client.get_run(parent).data.metrics["grpo/accuracy_at_units"] == 0.3
