@@ -108,13 +108,7 @@ class Workers:
         try:
             self._await_ready(worker)
             begin = time.perf_counter()
-            try:
-                worker.connection.send_bytes(data)
-            except BrokenPipeError:  # it had ended before, so the task has not begun
-                self._kill(worker)
-                worker = self._start(1)[0]
-                self._await_ready(worker)
-                worker.connection.send_bytes(data)
+            worker.connection.send_bytes(data)
             if not worker.connection.poll(self.timeout + GRACE_SECONDS):
                 raise OSError("it does not answer")
             reply = json.loads(worker.connection.recv_bytes())

@@ -25,8 +25,10 @@ def gone(pids: list[int], seconds: float = 5.0) -> bool:
     return False
 
 
-def family() -> list[int]:
-    return [child.pid for child in psutil.Process().children(recursive=True)]
+def family(workers: Workers) -> list[int]:
+    """The processes of this pool; others of this program live on for other tests."""
+    helpers = [psutil.Process(helper.pid) for helper in workers._helpers]
+    return [process.pid for helper in helpers for process in (helper, *helper.children(recursive=True))]
 
 
 def test_a_value_goes_there_and_back():
@@ -112,7 +114,7 @@ def test_many_threads_share_one_worker_and_get_their_own_replies():
 def test_a_lost_helper_is_an_error_and_the_next_task_runs():
     with Workers("builtins:str", timeout=1.0) as workers:
         assert workers.run(1).value == "1"
-        for pid in family():
+        for pid in family(workers):
             os.kill(pid, signal.SIGKILL)
         reply = workers.run(2)
         assert reply.status == Status.ERROR
@@ -123,7 +125,7 @@ def test_a_lost_helper_is_an_error_and_the_next_task_runs():
 def test_a_helper_that_stands_still_is_an_error_and_is_replaced():
     with Workers("builtins:str", timeout=0.2) as workers:
         workers.run(1)
-        stopped = family()
+        stopped = family(workers)
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         start = time.perf_counter()
@@ -146,7 +148,7 @@ def test_closing_kills_busy_workers_too_and_leaves_nobody():
     busy = threading.Thread(target=workers.run, args=(60,))
     busy.start()
     time.sleep(0.2)
-    pids = family()
+    pids = family(workers)
     assert len(pids) >= 4
     workers.close()
     busy.join(5)
