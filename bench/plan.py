@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 from bench.results import record
-from components.config import Params, load_params
+from components.config import Params
+from components.params_file import load_params
 from components.planning import make_cluster, memory, model_of, plan
 from components.planning.memory import Placement
 

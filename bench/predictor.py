@@ -26,7 +26,8 @@ import torch
 from scipy.stats import spearmanr
 
 from bench.results import record
-from components.config import Params, load_params
+from components.config import Params
+from components.params_file import load_params
 from components.policy import make_environment
 from components.policy.renderer import Renderer
 from components.predictor import PREDICTORS, Prefix, make_predictor, prefixes_of

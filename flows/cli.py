@@ -57,7 +57,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a policy, or continue a run."""
-    from components.config import load_params, parse_assignment
+    from components.params_file import load_params, parse_assignment
     from flows import services
     from flows.progress import Display, show_summary
     from tasks.run import open_run
@@ -144,8 +144,8 @@ def prepare(
     assignments: SetOption = None,
 ) -> None:
     """Write the data set of a task: its splits as Parquet, and a card."""
-    from components.config import load_params, parse_assignment
     from components.datasets import prepare as write
+    from components.params_file import load_params, parse_assignment
     from components.storage import read_json
 
     overrides: dict[str, Any] = dict(parse_assignment(text) for text in assignments or [])

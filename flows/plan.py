@@ -39,7 +39,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a run needs: memory, tokens, hours, disk, and whether it fits (exit code 1 if not)."""
-    from components.config import load_params, parse_assignment
+    from components.params_file import load_params, parse_assignment
     from components.planning import make_cluster, model_of
     from components.planning import plan as make
 

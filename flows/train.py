@@ -9,7 +9,7 @@ from typing import Any
 from prefect import flow, runtime
 from prefect.settings import temporary_settings
 
-from components.config import load_params
+from components.params_file import load_params
 from flows.shards import grow
 from tasks.allocate_roots import allocate_roots
 from tasks.evaluate import evaluate

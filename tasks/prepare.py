@@ -21,7 +21,7 @@ from components.verifiers import make_verifier
 from tasks.inputs import prompts
 from tasks.run import Run
 from tasks.stage import listeners, read_stages
-from tasks.store import is_whole, store_of
+from tasks.store import has_hash, store_of
 
 
 @task(name="prepare data", task_run_name="prepare data", cache_policy=NO_CACHE, persist_result=False)
@@ -75,7 +75,7 @@ def policy_of_start(run: Run) -> Path:
     kept, began = run.path / "start", run.manifest.get("outputs", {}).get("start")
     if run.params.policy.path is not None or (began is None and store_of(run.path) is None):
         return start_policy(run.params)
-    if began is None or not is_whole(kept, began):
+    if began is None or not has_hash(kept, began):
         with atomic_path(kept) as temporary:
             shutil.copytree(start_policy(run.params), temporary)
         made = content_hash(kept)

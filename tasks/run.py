@@ -19,8 +19,9 @@ from typing import Any
 
 import yaml
 
-from components.config import Params, load_params
+from components.config import Params
 from components.errors import MissingExtraError, UserError
+from components.params_file import load_params
 from components.storage import content_hash, read_sealed, sweep, write_sealed, write_text
 from tasks.objects import file_system
 from tasks.store import bring, hold

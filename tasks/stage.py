@@ -24,8 +24,7 @@ from components.errors import UserError
 from components.secrets import MaskSecrets
 from components.storage import content_hash, read_sealed, write_sealed
 from tasks.run import Run
-from tasks.store import is_there, store_of
-from tasks.store import is_whole as has_hash
+from tasks.store import has_hash, is_there, store_of
 
 P = ParamSpec("P")
 logger = logging.getLogger("trace")

@@ -37,7 +37,7 @@ def store_of(path: Path) -> Store | None:
     return store if isinstance(store := _open.get(path), Store) else None
 
 
-def is_whole(path: Path, expected: str) -> bool:
+def has_hash(path: Path, expected: str) -> bool:
     """Whether a file or folder of a run has this content hash: here or, brought from there now, in the run's store."""
     if path.exists() and content_hash(path) == expected:
         return True
@@ -51,7 +51,7 @@ def is_there(path: Path) -> bool:
         return True
     manifest = path.with_name("manifest.json")
     expected = (outputs_of(manifest.read_bytes()) or {}).get(path.name) if manifest.exists() else None
-    return expected is not None and is_whole(path, expected)
+    return expected is not None and has_hash(path, expected)
 
 
 @contextmanager

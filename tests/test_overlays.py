@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from components.config import load_params
 from components.errors import UserError
+from components.params_file import load_params
 from components.planning import make_cluster, model_of, plan
 from tasks.run import open_run
 

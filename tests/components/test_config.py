@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.config import Params, load_params, parse_assignment
+from components.config import Params
 from components.errors import UserError
+from components.params_file import load_params, parse_assignment
 
 ROOT = Path(__file__).parents[2]
 

@@ -132,5 +132,5 @@ def _whole(url: str, folder: Path) -> dict[str, str] | None:
     for manifest in run.path.glob("iterations/*/manifest.json"):
         for entry in read_stages(manifest.parent).values():
             for name, expected in entry["outputs"].items():
-                store.is_whole(manifest.parent / name, expected)
+                store.has_hash(manifest.parent / name, expected)
     return fingerprints(run)

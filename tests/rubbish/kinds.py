@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+from components.errors import UserError
 
 UNICODE = {
     "accents": "Crème brûlée à Zürich",
@@ -34,6 +38,15 @@ SURROGATES = {
     "escaped byte": "\udcff",
     "in a text": "a\ud800b",
 }
+
+
+def told(work: Callable[[], object]) -> str | None:
+    """The message of the error that the user can mend, None where there was none; any other error fails the test."""
+    try:
+        work()
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def few(count: int) -> settings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,19 +27,11 @@ from components.storage import read_json, read_parquet, write_parquet
 from components.tree.schema import NODE_SCHEMA
 from tasks.inputs import read_forest
 from tests.components.policy.test_trainer import forest
-from tests.rubbish.kinds import SURROGATES, UNICODE, few, json_value
+from tests.rubbish.kinds import SURROGATES, UNICODE, few, json_value, told
 from tests.rubbish.test_rubbish_checkpoints import Bomb
 
 SUFFIXES = [".jsonl", ".json", ".csv", ".parquet"]
 FIELDS = ["question", "answer", "problem", "title", "text", "contents", "aliases", "golden_answers"]
-
-
-def told(work: Callable[[], object]) -> str | None:
-    try:
-        work()
-    except UserError as error:
-        return str(error)
-    return None
 
 
 @pytest.mark.parametrize("kind", UNICODE)

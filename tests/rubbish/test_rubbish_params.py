@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.config import Params, load_params, parse_assignment
+from components.config import Params
 from components.errors import UserError
+from components.params_file import load_params, parse_assignment
 from tasks.run import open_run
-from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, few
+from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, few, told
 
 ROOT = Path(__file__).parents[2]
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
@@ -117,15 +117,6 @@ def test_bad_file_is_one_line(tmp_path, monkeypatch, kind):
 
 
 KEYS = [f"{section}.{key}" for section, values in Params().model_dump().items() for key in values]
-
-
-def told(work: Callable[[], object]) -> str | None:
-    """The message of the error that the user can mend, None where there was none; any other error fails the test."""
-    try:
-        work()
-    except UserError as error:
-        return str(error)
-    return None
 
 
 def parameters_or_one_line(path: Path, overrides: dict) -> None:

@@ -29,7 +29,7 @@ KILLED_WHILE_VERIFYING = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from components.config import load_params
+from components.params_file import load_params
 from components.verifiers import VERIFIERS
 from components.verifiers.exact_match import ExactMatch
 from tasks.run import open_run

@@ -108,7 +108,7 @@ def test_another_machine_continues_bit_for_bit_when_the_first_is_gone(params, ma
     everything = find_run(f"{url}/r", tmp_path / "c")
     for k in (0, 1):
         for entry in read_stages(everything.iteration(k)).values():
-            assert all(store.is_whole(everything.iteration(k) / name, h) for name, h in entry["outputs"].items())
+            assert all(store.has_hash(everything.iteration(k) / name, h) for name, h in entry["outputs"].items())
     assert fingerprints(everything) == expected
     assert other.metrics_path.read_bytes() == everything.metrics_path.read_bytes()
     assert not caplog.records

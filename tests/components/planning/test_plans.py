@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from components.allocation import ARMS, Anchors, Belief
-from components.config import Params, load_params
+from components.config import Params
+from components.params_file import load_params
 from components.planning import Cluster, make_cluster, model_of, plan
 from components.planning.memory import trained_parameters
 from components.planning.models import PUBLISHED

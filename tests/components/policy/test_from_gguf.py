@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from components.config import EngineParams, load_params
+from components.config import EngineParams
 from components.datasets.qa import load_qa
 from components.environments.retrieval import Bm25, Passage
 from components.environments.search import Search, load_examples
 from components.errors import UserError
+from components.params_file import load_params
 from components.policy.base import Request
 from components.policy.engine_transformers import TransformersEngine
 from components.policy.from_gguf import from_gguf
