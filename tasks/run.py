@@ -120,12 +120,15 @@ def open_run(params: Params, run_id: str, anew: bool = False) -> Run:
         anew: Whether a run that is finished, or has other parameters, is emptied first.
 
     Raises:
-        UserError: if the id is no file name, the folder cannot be written, or it holds other parameters.
+        UserError: if the id is no file name, the folder cannot be written, or it holds other parameters; or `anew` is
+            asked of a run in a store.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_id) or run_id == "latest":
         raise UserError(
             f"--run-id {run_id!r}: use up to 100 letters, digits, dots, dashes and underscores (and not 'latest')"
         )
+    if anew and params.run.store is not None:
+        raise UserError("--anew empties a run on this machine, not in run.store; choose another --run-id")
     _check_available(params)
     runs_dir = Path(params.run.runs_dir)
     run = Run((runs_dir / run_id).absolute())

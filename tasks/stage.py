@@ -178,8 +178,8 @@ def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:
     entry = read_stages(folder).get(name)
     if entry is None or entry["inputs"] != input_hashes:
         return False
-    for relative in entry["outputs"]:
-        if not is_whole(folder, name, relative):
+    for relative, expected in entry["outputs"].items():
+        if not has_hash(folder / relative, expected):
             logger.warning("%s is missing or damaged; the stage %s makes it anew", folder / relative, name)
             return False
     return True

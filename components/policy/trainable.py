@@ -47,7 +47,12 @@ def save_policy(
         policy: Checkpoint that the model was loaded from.
         target: Folder of the next one.
         fresh: As it was when the model was loaded.
+
+    Raises:
+        FloatingPointError: if a weight is not finite; nothing is written then.
     """
+    if not all(torch.isfinite(weight).all() for weight in trained.values()):
+        raise FloatingPointError("the policy's weights are not finite after the last step")
     target.mkdir(parents=True, exist_ok=True)
     if settings.lora.rank > 0:
         save_adapter(trained, settings.lora, base_of(policy, fresh), target)

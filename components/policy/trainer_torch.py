@@ -50,8 +50,6 @@ class TorchTrainer:
         for _ in range(settings.epochs):
             for part in minibatches(forest, terms, settings.minibatches, rng):
                 steps.append(self._step(model, optimizer, micro_batches(forest, part, settings, proximal)))
-        if not all(torch.isfinite(weight).all() for weight in trained.values()):
-            raise FloatingPointError("the policy's weights are not finite after the last step")
         save_policy(model, {n: p.detach() for n, p in trained.items()}, self.settings, policy, target, fresh)
         save_moments({name: optimizer.state[parameter] for name, parameter in trained.items()}, target)
         metrics = mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing | terms.metrics()
