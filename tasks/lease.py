@@ -22,6 +22,7 @@ from uuid import uuid4
 import psutil
 
 from components.errors import UserError
+from components.storage import write_text
 
 BEAT_SECONDS = 30.0
 STALE_SECONDS = 180.0
@@ -92,23 +93,38 @@ class Lease:
         while not self._done.wait(BEAT_SECONDS):
             try:
                 self.check()
-                self.fs.pipe_file(self.path, self._payload())
+                self._renew()
             except LostError:
                 return  # the next push tells
             except Exception:  # every store has kinds of its own; it is away for now
                 continue
 
     def _create(self) -> bool:
+        """Makes the lease where there is none; whoever reads it finds it whole, as an object in a store is."""
         try:
-            if "file" in self.fs.protocol:  # whose `pipe_file` would look first and write then
-                Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-                with Path(self.path).open("xb") as stream:
-                    stream.write(self._payload())
-            else:
+            if not self._is_local:
                 self.fs.pipe_file(self.path, self._payload(), mode="create")
+                return True
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            written = Path(f"{self.path}.{self.token}")
+            try:
+                written.write_bytes(self._payload())
+                os.link(written, self.path)
+            finally:
+                written.unlink(missing_ok=True)
         except FileExistsError:
             return False
         return True
+
+    def _renew(self) -> None:
+        if self._is_local:  # whose `pipe_file` empties the file before it writes
+            write_text(Path(self.path), self._payload().decode())
+        else:
+            self.fs.pipe_file(self.path, self._payload())
+
+    @property
+    def _is_local(self) -> bool:
+        return "file" in self.fs.protocol
 
     def _payload(self) -> bytes:
         me = psutil.Process()

@@ -147,8 +147,7 @@ def _to_list(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_list(column.type):
         return list(column.to_pylist())
     lists = column.combine_chunks()
-    flat = lists.flatten().to_numpy(zero_copy_only=False).tolist()
-    bounds = (lists.offsets.to_numpy() - lists.offsets[0].as_py()).tolist()
+    flat, bounds = lists.values.to_numpy(zero_copy_only=False).tolist(), lists.offsets.to_numpy().tolist()
     return [flat[begin:end] for begin, end in pairwise(bounds)]
 
 
