@@ -157,6 +157,18 @@ def prepare(
                   soft_wrap=True)  # fmt: skip
 
 
+@app.command(name="warm-up")
+def warm_up(params: ParamsOption = Path("params.yaml"), assignments: SetOption = None) -> None:
+    """Train the tiny policy on demonstrations, as runs start from it; found again by its settings."""
+    from components.params_file import load_params, parse_assignment
+    from tasks.prepare import start_policy
+
+    settings = load_params(params, dict(parse_assignment(text) for text in assignments or []))
+    if settings.policy.path is not None:
+        raise UserError(f"{params}: policy.path={settings.policy.path}: a checkpoint of your own is not warmed up")
+    console.print(_shown(start_policy(settings)), highlight=False, soft_wrap=True)
+
+
 @app.command()
 def up(
     prefect_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Prefect server.")] = 4200,

@@ -1,10 +1,10 @@
-"""Compare: what finished runs say of their arms, as tables and a figure."""
+"""Compare: what finished runs say of their arms, as tables and figures."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,34 +13,46 @@ import numpy as np
 
 from components.errors import UserError
 from components.storage import atomic_path, read_json, write_json, write_text
-from components.tracking.compare import RATIOS, Curve, compare, figure, flat, markdown
+from components.tracking.compare import Curve, by_title, compare, flat, markdown
+from components.tracking.figures import FIGURES
+from tasks.inputs import read_forest
 from tasks.run import MAY_CHANGE, Run
 
 NOT_THE_SETTING = (*MAY_CHANGE, "allocation.arm", "run.seed")
 
 
-def read_curves(runs: Sequence[Run]) -> list[Curve]:
-    """The curves of runs, with settings named by the parameters in which these differ.
+def read_curves(runs: Sequence[Run], label: str = "") -> list[Curve]:
+    """The curves of runs of one kind.
+
+    Args:
+        runs: Finished or unfinished runs.
+        label: What they have in common; runs of a task whose parameters differ are told apart by those as well.
 
     Raises:
         UserError: if a run has not finished an iteration, or two have the same arm, seed and setting.
     """
-    flat_params = [_flat(run.params.model_dump()) for run in runs]
-    keys = [k for k in flat_params[0] if k not in NOT_THE_SETTING and len({str(p.get(k)) for p in flat_params}) > 1]
     curves: list[Curve] = []
+    for task in dict.fromkeys(run.params.environment.name for run in runs):
+        mine = [run for run in runs if run.params.environment.name == task]
+        params = [_flat(run.params.model_dump()) for run in mine]
+        keys = [k for k in params[0] if k not in NOT_THE_SETTING and len({str(p.get(k)) for p in params}) > 1]
+        for run, values in zip(mine, params, strict=True):
+            different = [f"{k}={values.get(k)}" for k in keys]
+            curves.append(_curve(run, ", ".join(filter(None, [label, *different]))))
+    return curves
+
+
+def check_cells(curves: Sequence[Curve]) -> None:
+    """Raises a UserError if two runs have the same task, setting, arm and seed."""
     known: dict[tuple[str, str, int], str] = {}
-    for run, params in zip(runs, flat_params, strict=True):
-        different = [f"{k}={params.get(k)}" for k in keys if k != "environment.name"]
-        curve = _curve(run, ", ".join([run.params.environment.name, *different]))
-        key = (curve.setting, curve.arm, curve.seed)
+    for curve in curves:
+        key = (curve.title, curve.arm, curve.seed)
         if key in known:
             raise UserError(
-                f"runs {known[key]} and {run.run_id} both are arm {curve.arm}, seed {curve.seed} of the same setting; "
-                "name one of them"
+                f"runs {known[key]} and {curve.run_id} both are arm {curve.arm}, seed {curve.seed} of the same "
+                "setting; name one of them"
             )
-        known[key] = run.run_id
-        curves.append(curve)
-    return curves
+        known[key] = curve.run_id
 
 
 def _curve(run: Run, setting: str) -> Curve:
@@ -53,40 +65,74 @@ def _curve(run: Run, setting: str) -> Curve:
         accuracy[len(lines)] = read_json(after)["accuracy"]
     spent = {key: np.cumsum([0.0, *(line[key] for line in lines)]) for key in ("budget/units", "tokens/generated")}
     at = [k for k in sorted(accuracy) if accuracy[k] is not None]
-
-    def mean(key: str) -> float:
-        values = [line[key] for line in lines if line.get(key) is not None]
-        return float(np.mean(values)) if values else math.nan
-
+    names = dict.fromkeys(name for line in lines for name in line)
+    history = {name: np.array([line.get(name) for line in lines], dtype=np.float64) for name in names}
+    if "budget/active_prompts" in history:
+        history["budget/active_share"] = history["budget/active_prompts"] / run.params.allocation.pool
     return Curve(
         run.run_id,
+        run.params.environment.name,
         setting,
         run.params.allocation.arm,
         run.params.run.seed,
         spent["budget/units"][at],
         spent["tokens/generated"][at],
         np.array([accuracy[k] for k in at], dtype=np.float64),
-        {name: mean(key) for name, key in RATIOS.items()},
-        float(sum(line["time/iteration"] for line in lines)),
+        history,
+        _depths(run, len(lines)),
     )
+
+
+def _depths(run: Run, iterations: int) -> np.ndarray:
+    """Rollouts by the depth of the node that they were sampled from, over the forests that are kept; float64 (D,)."""
+    counts: np.ndarray = np.zeros(1)
+    for number in range(iterations):
+        path = run.iteration(number) / "forest.parquet"
+        if path.exists():
+            nodes = read_forest(path).nodes
+            starts = [nodes[n.parent_id].turn for n in nodes if n.sibling >= 0]
+            found = np.bincount(starts, minlength=len(counts))
+            counts = found + np.pad(counts, (0, len(found) - len(counts)))
+    return counts
 
 
 def write_comparison(
     curves: Sequence[Curve], folder: Path, baseline: str, accuracy: float | None = None
 ) -> list[dict[str, Any]]:
-    """Writes comparison.{md,csv,json} and accuracy.svg; returns the rows of `components.tracking.compare.compare`."""
+    """Writes the tables, their numbers and the figures; returns the rows of `components.tracking.compare.compare`.
+
+    The files are comparison.md, comparison.csv, summary.json (a list of plain rows), metrics.json (the same by task,
+    setting and arm, as `dvc metrics show` reads it), curves.csv (every evaluation of every run), and a figure each.
+    """
     rows = compare(curves, baseline, accuracy)
     plain = [flat(row) for row in rows]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(plain[0]))
-    writer.writeheader()
-    writer.writerows(plain)
     write_text(folder / "comparison.md", markdown(rows))
-    write_text(folder / "comparison.csv", text.getvalue())
-    write_json(folder / "comparison.json", plain)
-    with atomic_path(folder / "accuracy.svg") as temporary:
-        figure(curves).savefig(temporary, format="svg", metadata={"Date": None})
+    write_text(folder / "comparison.csv", _csv(plain))
+    write_json(folder / "summary.json", plain)
+    nested: dict[str, Any] = {}
+    for row in plain:
+        numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
+        nested.setdefault(row["task"], {}).setdefault(row["setting"] or "all", {})[row["arm"]] = numbers
+    write_json(folder / "metrics.json", nested)
+    write_text(folder / "curves.csv", _csv([point for curve in curves for point in _points(curve)]))
+    for name, figure in FIGURES.items():
+        with atomic_path(folder / f"{name}.svg") as temporary:
+            figure(curves).savefig(temporary, format="svg", metadata={"Date": None})
     return rows
+
+
+def _points(curve: Curve) -> list[dict[str, Any]]:
+    what = {"task": curve.task, "setting": curve.setting, "arm": curve.arm, "seed": curve.seed}
+    at = zip(curve.units, curve.tokens, curve.accuracy, strict=True)
+    return [what | {"units": float(u), "tokens": float(t), "accuracy": float(a)} for u, t, a in at]
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def log_comparison(name: str, runs: Sequence[Run], rows: list[dict[str, Any]], folder: Path) -> str:
@@ -104,10 +150,11 @@ def log_comparison(name: str, runs: Sequence[Run], rows: list[dict[str, Any]], f
         experiment = client.get_experiment_by_name(runs[0].params.tracking.experiment)
         where = experiment.experiment_id if experiment else client.create_experiment(runs[0].params.tracking.experiment)
         parent = str(client.create_run(where, run_name=name).info.run_id)
-        for row in map(flat, rows):
-            for key in ("accuracy_at_units", "accuracy_at_tokens", "effective_ratio"):
-                if row[key] is not None:
-                    client.log_metric(parent, f"{row['arm']}/{key}", row[key])
+        for title, mine in by_title(rows).items():
+            for row in map(flat, mine):
+                for key in ("accuracy_at_units", "accuracy_at_tokens", "effective_ratio"):
+                    if row[key] is not None:
+                        client.log_metric(parent, f"{_allowed(title)}/{row['arm']}/{key}", row[key])
         for path in sorted(folder.glob("*")):
             client.log_artifact(parent, str(path))
         for run in runs:
@@ -117,6 +164,11 @@ def log_comparison(name: str, runs: Sequence[Run], rows: list[dict[str, Any]], f
     except MlflowException as error:
         raise UserError(f"MLflow does not take the comparison: {str(error).splitlines()[0]}") from error
     return parent
+
+
+def _allowed(name: str) -> str:
+    """A name as MLflow takes it."""
+    return re.sub(r"[^\w./ -]", " ", name)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

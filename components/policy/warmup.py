@@ -36,7 +36,7 @@ def warm_up(
     Returns:
         Folder with the checkpoint in Hugging Face form.
     """
-    folder = root / value_hash({"task": task, **settings.model_dump(exclude={"path"})})[:12]
+    folder = root / task / value_hash({"task": task, **settings.model_dump(exclude={"path"})})[:12]
     if folder.exists():
         if _is_whole(folder):
             return folder

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats
 
 RATIOS = {
@@ -26,22 +25,35 @@ class Curve:
     """One run.
 
     Attributes:
-        run_id, setting, arm, seed: What it is; runs of one setting differ in arm and seed alone.
+        run_id, task, setting, arm, seed: What it is; runs of one task and setting differ in arm and seed alone.
         units, tokens: Spent before each evaluation, ascending; float64 (E,).
         accuracy: At each evaluation; float64 (E,).
-        ratios: Mean over the iterations, by the keys of `RATIOS`; NaN where one is not defined.
-        seconds: Wall time of all iterations.
+        history: Metrics by name, one value an iteration, NaN where one is not defined; float64 (K,).
+        depths: Continuations by the depth of the prefix that they left from, over all iterations whose forest is
+            kept; float64 (D,), from depth 0, where bare rollouts are counted.
     """
 
     run_id: str
+    task: str
     setting: str
     arm: str
     seed: int
     units: np.ndarray
     tokens: np.ndarray
     accuracy: np.ndarray
-    ratios: dict[str, float] = field(default_factory=dict)
-    seconds: float = float("nan")
+    history: dict[str, np.ndarray] = field(default_factory=dict)
+    depths: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def title(self) -> str:
+        """Task and setting."""
+        return f"{self.task}, {self.setting}" if self.setting else self.task
+
+    def mean(self, key: str) -> float:
+        """Mean of a metric over the iterations that have it; NaN if none has."""
+        values = self.history.get(key, np.zeros(0))
+        known = values[np.isfinite(values)]
+        return float(known.mean()) if len(known) else float("nan")
 
     def at(self, axis: str, spent: float) -> float:
         """Accuracy once `spent` units or tokens were spent."""
@@ -92,13 +104,13 @@ def compare(curves: Sequence[Curve], baseline: str, accuracy: float | None = Non
         accuracy: What `cost_units` and `cost_tokens` must reach; by default the baseline's mean accuracy at the end.
 
     Returns:
-        Rows with the keys setting, arm, seeds (how many), units and tokens (spent at the comparison),
+        Rows with the keys task, setting, arm, seeds (how many), units and tokens (spent at the comparison),
         and an `Estimate` each for accuracy and area at units and at tokens, their differences from the baseline
         (`…_gain`, paired by seed), the ratios, the cost of reaching `reached`, and seconds.
     """
     rows = []
-    for setting in dict.fromkeys(c.setting for c in curves):
-        mine = [c for c in curves if c.setting == setting]
+    for title in dict.fromkeys(c.title for c in curves):
+        mine = [c for c in curves if c.title == title]
         limit = {axis: min(float(getattr(c, axis)[-1]) for c in mine) for axis in ("units", "tokens")}
         base = {c.seed: c for c in mine if c.arm == baseline}
         target = accuracy
@@ -106,7 +118,8 @@ def compare(curves: Sequence[Curve], baseline: str, accuracy: float | None = Non
             target = float(np.mean([c.at("units", limit["units"]) for c in base.values()]))
         for arm in dict.fromkeys(c.arm for c in mine):
             runs = [c for c in mine if c.arm == arm]
-            row: dict[str, Any] = {"setting": setting, "arm": arm, "seeds": len(runs), **limit, "reached": target}
+            row: dict[str, Any] = {"task": mine[0].task, "setting": mine[0].setting, "arm": arm, "seeds": len(runs)}
+            row |= {**limit, "reached": target}
             for axis, spent in limit.items():
                 for name, measure in (("accuracy", Curve.at), ("area", Curve.area)):
                     row[f"{name}_at_{axis}"] = Estimate.of([measure(c, axis, spent) for c in runs])
@@ -116,8 +129,8 @@ def compare(curves: Sequence[Curve], baseline: str, accuracy: float | None = Non
                     row[f"{name}_at_{axis}_gain"] = Estimate.of(gains if arm != baseline else [])
                 reached = [c.cost(axis, target) for c in runs] if target is not None else []
                 row[f"cost_{axis}"] = Estimate.of(reached)
-            row |= {name: Estimate.of([c.ratios.get(name, float("nan")) for c in runs]) for name in RATIOS}
-            row["seconds"] = Estimate.of([c.seconds for c in runs])
+            row |= {name: Estimate.of([c.mean(key) for c in runs]) for name, key in RATIOS.items()}
+            row["seconds"] = Estimate.of([float(c.history["time/iteration"].sum()) for c in runs])
             rows.append(row)
     return rows
 
@@ -153,20 +166,27 @@ def _shown(name: str, value: Estimate, seeds: int) -> str:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A table for each setting."""
+    """A table for each task and setting."""
     parts = []
-    for setting in dict.fromkeys(row["setting"] for row in rows):
-        mine = [row for row in rows if row["setting"] == setting]
+    for title, mine in by_title(rows).items():
         head = ["arm", "seeds", *COLUMNS.values()]
         reached = "" if mine[0]["reached"] is None else f"; accuracy to reach: {mine[0]['reached']:.3f}"
         lines = [
-            f"**{setting}**: at {mine[0]['units']:,.0f} units and at {mine[0]['tokens']:,.0f} tokens{reached}\n",
+            f"**{title}**: at {mine[0]['units']:,.0f} units and at {mine[0]['tokens']:,.0f} tokens{reached}\n",
             "| " + " | ".join(head) + " |",
             "| " + " | ".join(["---"] * len(head)) + " |",
             *("| " + " | ".join(cells(row)) + " |" for row in mine),
         ]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def by_title(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each task and setting, in order."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(", ".join(filter(None, (row["task"], row["setting"]))), []).append(row)
+    return found
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -182,25 +202,3 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
         else:
             out[name] = value
     return out
-
-
-def figure(curves: Sequence[Curve]) -> Figure:
-    """Accuracy over units and over tokens, a row of panels for each setting: means, and thin lines for the seeds."""
-    settings, arms = (list(dict.fromkeys(getattr(c, key) for c in curves)) for key in ("setting", "arm"))
-    drawn = Figure(figsize=(10, 3.6 * len(settings) + 0.4), layout="constrained")
-    grid = drawn.subplots(len(settings), 2, squeeze=False)
-    for row, setting in zip(grid, settings, strict=True):
-        for axes, axis in zip(row, ("units", "tokens"), strict=True):
-            for index, arm in enumerate(arms):
-                mine = [c for c in curves if c.setting == setting and c.arm == arm]
-                if not mine:
-                    continue
-                for c in mine:
-                    axes.plot(getattr(c, axis), c.accuracy, color=f"C{index % 10}", alpha=0.25, linewidth=0.8)
-                x = np.linspace(0.0, min(getattr(c, axis)[-1] for c in mine), 100)
-                mean = np.mean([np.interp(x, getattr(c, axis), c.accuracy) for c in mine], axis=0)
-                axes.plot(x, mean, color=f"C{index % 10}", linestyle="-" if index < 10 else "--", label=arm)
-            axes.set(title=setting, xlabel=f"{axis} spent", ylabel="accuracy on held-out prompts")
-            axes.grid(alpha=0.3)
-    drawn.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="small")
-    return drawn

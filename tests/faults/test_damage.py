@@ -38,7 +38,7 @@ CASES = [
     ("runs/r/manifest.json", "flipped", "as undisturbed"),
     ("data/multihop/*/train.parquet", "foreign", "as undisturbed"),
     ("data/multihop/*/card.json", "flipped", "as undisturbed"),
-    ("data/warmup/*/model.safetensors", "flipped", "as undisturbed"),
+    ("data/warmup/*/*/model.safetensors", "flipped", "as undisturbed"),
 ]
 
 

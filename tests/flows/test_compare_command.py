@@ -38,19 +38,23 @@ def compare(folder: Path, *arguments: str):
     )
 
 
-def test_tables_and_figure_of_arms_and_seeds(tmp_path):
+def test_tables_and_figures_of_arms_and_seeds(tmp_path):
     for seed in (0, 1):
         a_run(tmp_path, "grpo", seed, [0.1, 0.2, 0.3])
         a_run(tmp_path, "trace", seed, [0.1, 0.3, 0.5 + seed / 10])
     done = compare(tmp_path, "grpo-*", "trace-*")
     assert done.exit_code == 0, done.output
     assert "+0.250" in done.output  # (0.2 + 0.3) / 2
-    rows = read_json(tmp_path / "out/comparison.json")
+    rows = read_json(tmp_path / "out/summary.json")
     trace = next(row for row in rows if row["arm"] == "trace")
     assert (trace["units"], trace["tokens"], trace["seeds"]) == (512.0, 2000.0, 2)
     assert trace["effective_ratio"] == 0.5
     assert trace["cost_units"] == pytest.approx(256.0)  # grpo's 0.3
-    assert (tmp_path / "out/accuracy.svg").read_text().startswith("<?xml")
+    for figure in ("accuracy", "effective_ratio", "predictor", "budget", "time"):
+        assert (tmp_path / f"out/{figure}.svg").read_text().startswith("<?xml")
+    assert read_json(tmp_path / "out/metrics.json")["multihop"]["all"]["trace"]["units"] == 512.0
+    with (tmp_path / "out/curves.csv").open() as stream:
+        assert [row["accuracy"] for row in csv.DictReader(stream)][-3:] == ["0.1", "0.3", "0.6"]
     with (tmp_path / "out/comparison.csv").open() as stream:
         assert [row["arm"] for row in csv.DictReader(stream)] == ["grpo", "trace"]
 
@@ -59,8 +63,16 @@ def test_runs_with_other_parameters_are_another_setting_named_by_them(tmp_path):
     a_run(tmp_path, "grpo", 0, [0.1, 0.2, 0.3])
     a_run(tmp_path, "grpo", 0, [0.1, 0.2, 0.4], name="deep", continuations=6)
     compare(tmp_path, "grpo-s0", "deep")
-    settings = [row["setting"] for row in read_json(tmp_path / "out/comparison.json")]
-    assert settings == ["multihop, allocation.continuations=2", "multihop, allocation.continuations=6"]
+    settings = [row["setting"] for row in read_json(tmp_path / "out/summary.json")]
+    assert settings == ["allocation.continuations=2", "allocation.continuations=6"]
+
+
+def test_a_label_names_a_setting_whatever_its_parameters(tmp_path):
+    a_run(tmp_path, "grpo", 0, [0.1, 0.2, 0.3], name="easy-grpo")
+    a_run(tmp_path, "grpo", 0, [0.0, 0.1, 0.2], name="deep-grpo", continuations=6)
+    assert compare(tmp_path, "shallow=easy-*", "deep=deep-*").exit_code == 0
+    rows = read_json(tmp_path / "out/summary.json")
+    assert [(row["task"], row["setting"]) for row in rows] == [("multihop", "shallow"), ("multihop", "deep")]
 
 
 def test_the_same_cell_twice_is_refused_not_averaged(tmp_path):
@@ -83,5 +95,5 @@ def test_comparison_becomes_the_parent_of_the_runs_in_mlflow(tmp_path, monkeypat
     mlflow.set_tracking_uri("")
     assert done.exit_code == 0, done.output
     parent = client.get_run(child).data.tags["mlflow.parentRunId"]
-    assert client.get_run(parent).data.metrics["grpo/accuracy_at_units"] == 0.3
+    assert client.get_run(parent).data.metrics["multihop/grpo/accuracy_at_units"] == 0.3
     assert {a.path for a in client.list_artifacts(parent)} >= {"comparison.md", "accuracy.svg"}

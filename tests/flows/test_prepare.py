@@ -114,3 +114,20 @@ def test_hub_names_are_loaded_by_split_and_configuration(trace, tmp_path, monkey
     assert asked == [("owner/qa", "easy", "train"), ("owner/qa", "validation")]
     trace("prepare", "search", "--set", files)
     assert len(asked) == 2  # what is on disk is not loaded again
+
+
+def test_policy_is_warmed_up_once(trace, tmp_path):
+    short = ("--set", "policy.warmup.steps=2", "--set", "policy.hidden=16", "--set", "policy.layers=1")
+    code, out, _ = trace("warm-up", *short)
+    assert code == 0
+    weights = tmp_path / out.strip() / "model.safetensors"
+    assert weights.parent.parent == tmp_path / "data/warmup/multihop"
+    made = weights.stat().st_mtime_ns
+    assert trace("warm-up", *short)[1] == out
+    assert weights.stat().st_mtime_ns == made
+
+
+def test_checkpoint_of_ones_own_is_not_warmed_up(trace):
+    code, _, err = trace("warm-up", "--set", "policy.path=models/mine")
+    assert code == 2
+    assert "policy.path=models/mine" in err

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from components.tracking.compare import Curve, Estimate, compare, figure, flat, markdown
+from components.tracking.compare import Curve, Estimate, compare, flat, markdown
+from components.tracking.figures import FIGURES
 
 
 def curve(
-    arm: str, seed: int, accuracy: list[float], units=(0, 100, 200), tokens=(0, 1000, 2000), setting="s"
+    arm: str, seed: int, accuracy: list[float], units=(0, 100, 200), tokens=(0, 1000, 2000), setting="s", **history
 ) -> Curve:
-    return Curve(
-        f"{arm}-{seed}", setting, arm, seed, *(np.array(a, dtype=float) for a in (units, tokens, accuracy)), {}, 1.0
-    )
+    spent = (np.array(a, dtype=float) for a in (units, tokens, accuracy))
+    history = {name.replace("__", "/"): np.array(values, dtype=float) for name, values in history.items()}
+    return Curve(f"{arm}-{seed}", "task", setting, arm, seed, *spent, {"time/iteration": np.ones(2)} | history)
 
 
 def row(rows: list[dict], arm: str) -> dict:
@@ -95,7 +97,38 @@ def test_plain_rows_have_low_and_high_or_nothing():
     assert plain["accuracy_at_units_gain_low"] is None
 
 
+def lines(figure, panel: int) -> list[np.ndarray]:
+    return [np.array(line.get_ydata(), dtype=float) for line in figure.axes[panel].lines if len(line.get_ydata())]
+
+
 def test_figure_has_a_panel_for_each_setting_and_axis_and_a_line_for_each_arm():
-    drawn = figure([curve(arm, s, [0, 0.2, 0.4], setting=e) for arm in ("grpo", "trace") for s in (0, 1) for e in "ab"])
+    runs = [curve(arm, s, [0, 0.2, 0.4], setting=e) for arm in ("grpo", "trace") for s in (0, 1) for e in "ab"]
+    drawn = FIGURES["accuracy"](runs)
     assert len(drawn.axes) == 4
     assert [t.get_text() for t in drawn.legends[0].get_texts()] == ["grpo", "trace"]
+    assert len(lines(drawn, 0)) == 2 * (2 + 1)
+
+
+def test_figure_of_a_metric_shows_seeds_and_their_mean_without_what_is_missing():
+    runs = [
+        curve("trace", 0, [0, 0, 0], predictor__spearman_root=[math.nan, 0.4, 0.6]),
+        curve("trace", 1, [0, 0, 0], predictor__spearman_root=[math.nan, math.nan, 0.2]),
+        curve("grpo", 0, [0, 0, 0], predictor__spearman_root=[math.nan] * 3),
+    ]
+    one, other, mean = lines(FIGURES["predictor"](runs), 0)
+    np.testing.assert_allclose(mean, [math.nan, 0.4, 0.4])
+    np.testing.assert_allclose([one[2], other[2]], [0.6, 0.2])
+
+
+def test_figure_of_the_budget_counts_rollouts_by_the_depth_they_start_from():
+    runs = [replace(curve("trace", s, [0, 0, 0]), depths=np.array(d)) for s, d in enumerate(([2.0, 1.0], [4.0, 0, 1]))]
+    (shares,) = lines(FIGURES["budget"](runs), 0)
+    np.testing.assert_allclose(shares, [6 / 8, 1 / 8, 1 / 8])
+
+
+def test_figure_of_times_has_shares_that_add_up():
+    run = curve(
+        "trace", 0, [0, 0, 0], time__generate=[0.2, 0.2], time__update_policy=[0.3, 0.5], time__evaluate=[0, 0.4]
+    )
+    bars = [bar.get_width() for container in FIGURES["time"]([run]).axes[0].containers for bar in container]
+    np.testing.assert_allclose(bars, [0.4 / 1.6, 0, 0, 0.8 / 1.6, 0.4 / 1.6])
