@@ -71,7 +71,8 @@ def test_killed_while_data_and_first_policy_are_made(tmp_path):
     warmup = {"steps": 3, "batch_size": 4, "hops": {1: 1.0}}
     tree = TREE | {"run": TREE["run"] | {"iterations": 1}, "policy": {"layers": 1, "hidden": 16, "warmup": warmup}}
     killed, alone = project(tmp_path / "killed", tree), project(tmp_path / "alone", tree)
-    for event in (("fsync", "data/multihop/*~tmp/card.json"), ("fsync", "data/warmup/multihop/*~tmp/model.safetensors")):
+    for made in ("multihop/*~tmp/card.json", "warmup/multihop/*~tmp/model.safetensors"):
+        event = ("fsync", f"data/{made}")
         assert attempt(killed, Kill(event=event, torn=True)).event == event
     for root in (killed, alone):
         assert (ending := attempt(root)).code == 0, ending.said

@@ -20,7 +20,7 @@ TRACE = """
 
     if sys.argv[1] == "compare":
         Path("comparison").mkdir()
-        Path("comparison/metrics.json").write_text('{{"multihop": {{"all": {{"trace": {{"accuracy_at_units": 0.5}}}}}}}}')
+        Path("comparison/metrics.json").write_text('{{"multihop": {{"trace": {{"accuracy_at_units": 0.5}}}}}}')
         Path("comparison/curves.csv").write_text("units,accuracy\\n0,0.25\\n256,0.5\\n")
         sys.exit()
     folder = Path("runs/ablation", sys.argv[sys.argv.index("--run-id") + 1])
