@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _transformers(settings: EngineParams) -> Engine:
-    """In the run's own process, on the CPU or a GPU; on the CPU the run's seed decides every bit."""
+    """In the run's own process, on the CPU; the run's seed decides every bit."""
     from components.policy.engine_transformers import TransformersEngine
 
     return TransformersEngine(settings)
@@ -37,7 +37,7 @@ def _vllm(settings: EngineParams) -> Engine:
 
 
 def _torch(params: Params) -> Trainer:
-    """One process: clipped token loss and Adam."""
+    """One process on the CPU: clipped token loss and Adam."""
     from components.policy.trainer_torch import TorchTrainer
 
     return TorchTrainer(params.update, params.engine.temperature)
