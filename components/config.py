@@ -96,7 +96,9 @@ class RunParams(Section):
 class EnvironmentParams(Section):
     """The task, and how hard the built-in generator makes it."""
 
-    name: str = Field("multihop", description="Registered environment.")
+    name: str = Field(
+        "multihop", description="multihop, calculator, devices (built-in); search, math, functions (for real models)."
+    )
     train_prompts: PositiveInt = Field(4096, description="Prompts of the training pool.")
     val_prompts: PositiveInt = Field(128, description="Held-out prompts, disjoint from the training pool.")
     test_prompts: PositiveInt = Field(512, description="Prompts for `trace evaluate`, disjoint from both.")

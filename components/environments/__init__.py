@@ -22,24 +22,28 @@ if TYPE_CHECKING:
 
 
 def _multihop(settings: EnvironmentParams, cache: Path) -> Environment:
+    """Built-in: chained look-ups in a knowledge base, by a search tool whose fields the question's words name."""
     from components.environments.multihop import MultiHop
 
     return MultiHop(settings.max_turns)
 
 
 def _calculator(settings: EnvironmentParams, cache: Path) -> Environment:
+    """Built-in: chained arithmetic, one operation of a calculator at a time."""
     from components.environments.calculator import Calculator
 
     return Calculator(settings.max_turns)
 
 
 def _devices(settings: EnvironmentParams, cache: Path) -> Environment:
+    """Built-in: settings of a house that rewires itself, by calls on its circuits."""
     from components.environments.devices import Devices
 
     return Devices(settings.max_turns)
 
 
 def _search(settings: EnvironmentParams, cache: Path) -> Environment:
+    """For real models: questions answered by searching a corpus, or a search server."""
     from components.environments.search import Search, load_examples, make_retriever
 
     examples = load_examples(settings.examples) if settings.examples else ()
@@ -47,12 +51,14 @@ def _search(settings: EnvironmentParams, cache: Path) -> Environment:
 
 
 def _math(settings: EnvironmentParams, cache: Path) -> Environment:
+    """For real models: mathematical problems with a Python tool."""
     from components.environments.math import MathWithPython, shared_tool
 
     return MathWithPython(settings.max_turns, shared_tool(settings.python))
 
 
 def _functions(settings: EnvironmentParams, cache: Path) -> Environment:
+    """For real models: calls of the simulated APIs of the Berkeley leaderboard (BFCL v4)."""
     from components.environments.functions import Functions
 
     return Functions(settings.max_turns)

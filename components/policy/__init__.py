@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 def _transformers(settings: EngineParams) -> Engine:
+    """In the run's own process, on the CPU; the run's seed decides every bit."""
     from components.policy.engine_transformers import TransformersEngine
 
     return TransformersEngine(settings)
 
 
 def _vllm(settings: EngineParams) -> Engine:
+    """vLLM: its servers, started by the run or running already, or inside the process."""
     if settings.servers == 0:
         from components.policy.engine_vllm_colocated import ColocatedVllmEngine
 
@@ -35,12 +37,14 @@ def _vllm(settings: EngineParams) -> Engine:
 
 
 def _torch(params: Params) -> Trainer:
+    """One process on the CPU: clipped token loss and Adam."""
     from components.policy.trainer_torch import TorchTrainer
 
     return TorchTrainer(params.update, params.engine.temperature)
 
 
 def _deepspeed(params: Params) -> Trainer:
+    """The same step on several processes, by DeepSpeed ZeRO 0 to 3."""
     from components.policy.trainer_deepspeed import DeepSpeedTrainer
 
     return DeepSpeedTrainer(params.update, params.engine.temperature, params.run.threads)

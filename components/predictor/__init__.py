@@ -13,36 +13,42 @@ if TYPE_CHECKING:
 
 
 def _policy_features(params: Params, policy: Path) -> Predictor:
+    """An ensemble of small heads on the policy's hidden states, its hesitation and the prompt's words."""
     from components.predictor.policy_features import PolicyFeatures
 
     return PolicyFeatures(params.predictor, policy)
 
 
 def _encoder(params: Params, policy: Path) -> Predictor:
+    """A small transformer from scratch on the history's tokens."""
     from components.predictor.transformer import Encoder
 
     return Encoder(params.predictor, policy)
 
 
 def _backbone(params: Params, policy: Path) -> Predictor:
+    """A pretrained transformer, fine-tuned on the history's tokens; the policy itself by default."""
     from components.predictor.transformer import Backbone
 
     return Backbone(params.predictor, policy)
 
 
 def _beta(params: Params, policy: Path) -> Predictor:
+    """Counts of the prompt's own earlier rollouts, with fading; it does not see turns."""
     from components.predictor.posterior import BetaPosterior
 
     return BetaPosterior(params.predictor, policy)
 
 
 def _mixture(params: Params, policy: Path) -> Predictor:
+    """`policy-features`, updated at roots by the prompt's own earlier rollouts."""
     from components.predictor.posterior import BetaPosterior, Mixture
 
     return Mixture(_policy_features(params, policy), BetaPosterior(params.predictor, policy))
 
 
 def _oracle(params: Params, policy: Path) -> Predictor:
+    """Rollouts of the policy from every prefix: for tests and ceilings, it samples more than it saves."""
     from components.policy import make_sampler
     from components.predictor.oracle import Oracle
     from components.verifiers import make_verifier

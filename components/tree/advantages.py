@@ -77,12 +77,12 @@ def credit(forest: Forest, kind: str) -> Credit:
 
 def grpo(forest: Forest) -> Credit:
     """A = (r - mean) / std over the prompt's scored leaves; mean over a leaf's tokens, then over leaves."""
-    return _leaf_credit(forest, normalised)
+    return leaf_credit(forest, normalised)
 
 
 def rloo(forest: Forest) -> Credit:
     """A = r - mean of the prompt's other scored leaves; mean over a leaf's tokens, then over leaves. Not scaled."""
-    return _leaf_credit(forest, lambda reward_M: leave_one_out(reward_M, np.ones(len(reward_M))))
+    return leaf_credit(forest, lambda reward_M: leave_one_out(reward_M, np.ones(len(reward_M))))
 
 
 def tree_grpo(forest: Forest) -> Credit:
@@ -93,7 +93,7 @@ def tree_grpo(forest: Forest) -> Credit:
     by tree, would erase what the trees of one prompt say about each other.
     """
     intra = edge_advantages(forest, child_values(forest)[0], normalised)
-    return _leaf_credit(forest, normalised, intra)
+    return leaf_credit(forest, normalised, intra)
 
 
 def treerpo(forest: Forest) -> Credit:
@@ -102,7 +102,7 @@ def treerpo(forest: Forest) -> Credit:
     Mean over an edge's tokens, then over the contributing edges. An only child continues its parent's edge; an only
     child of the root has no siblings and no advantage; siblings that agree leave the loss.
     """
-    return _edge_credit(forest, edge_advantages(forest, child_values(forest)[0], normalised))
+    return edge_credit(forest, edge_advantages(forest, child_values(forest)[0], normalised))
 
 
 def tree_loo(forest: Forest) -> Credit:
@@ -112,7 +112,7 @@ def tree_loo(forest: Forest) -> Credit:
     on the action; and a child counts by its leaves, so that one continuation does not count as much as four.
     """
     value_N, count_N = leaf_values(forest)
-    return _edge_credit(forest, edge_advantages(forest, value_N, leave_one_out, count_N.astype(np.float64)))
+    return edge_credit(forest, edge_advantages(forest, value_N, leave_one_out, count_N.astype(np.float64)))
 
 
 ADVANTAGES: dict[str, Callable[[Forest], Credit]] = {
@@ -124,10 +124,16 @@ ADVANTAGES: dict[str, Callable[[Forest], Credit]] = {
 }
 
 
-def _leaf_credit(
+def leaf_credit(
     forest: Forest, advantage: Callable[[np.ndarray], np.ndarray], intra: EdgeAdvantages | None = None
 ) -> Credit:
-    """Terms for every node on the path to every scored leaf of a prompt with contrast."""
+    """Terms for every node on the path to every scored leaf of a prompt with contrast.
+
+    Args:
+        forest: The trees.
+        advantage: From the rewards of a prompt's leaves (M,), NaN where not scored, to what each leaf is told (M,).
+        intra: What is added at each node.
+    """
     dropped = dict.fromkeys(REASONS, 0)
     trees = forest.by_tree(forest.leaves_L)
     leaf: list[int] = []
@@ -155,7 +161,7 @@ def _leaf_credit(
     return Credit(*rows, np.array(told, dtype=np.float64), weight_K, len(trees), dropped)
 
 
-def _edge_credit(forest: Forest, edges: EdgeAdvantages) -> Credit:
+def edge_credit(forest: Forest, edges: EdgeAdvantages) -> Credit:
     """One term for every node of every contributing edge, in the context of the first scored leaf below it."""
     node_K = np.flatnonzero((edges.edge_N >= 0) & (forest.action_tokens_N > 0))
     edge_K = edges.edge_N[node_K]
