@@ -33,8 +33,6 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
     write_json(context.output, line)
     title = f"Run {context.run.run_id}, iteration {context.iteration}"
     write_text(context.folder / "report.html", iteration_report(title, line, finished))
-    if context.iteration:  # the page of the newest forest; `trace view` makes the others anew
-        (context.run.iteration(context.iteration - 1) / "trees.html").unlink(missing_ok=True)
     write_text(context.folder / "trees.html", forest_page(title, finished))
     _artifact(context, title, line)
     return {}

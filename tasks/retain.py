@@ -13,13 +13,18 @@ from tasks.run import Run
 from tasks.stage import read_stages
 from tasks.store import store_of
 
-SUBSUMED = ("generated.parquet", "refilled.parquet", "verified.parquet", "shards")  # in factual and forest.parquet
-TREES = ("report.html", "scored.parquet", "roots.parquet", "factual.parquet", "expanded.parquet", "forest.parquet")
+SUBSUMED = (  # in forest.parquet and metrics.json, once the iteration is finished
+    *(f"{stage}.parquet" for stage in ("roots", "generated", "factual", "refilled", "expanded", "verified")),
+    "evaluation.json",
+    "shards",
+)
+PAGES = ("report.html", "trees.html")  # of the newest iteration; `trace view` and `trace report` make the others anew
+TREES = ("scored.parquet", "forest.parquet")
 
 
 @task(name="retain", task_run_name="retain", cache_policy=NO_CACHE, persist_result=False)
 def retain(run_path: Path, iteration: int) -> Path:
-    """Keeps the newest policies and the best one, and drops intermediate forests and shards of finished iterations.
+    """Keeps the newest policies and the best one, and of a finished iteration its forest and the scores of its pool.
 
     The policy of version v and the predictor that was fitted beside it lie in iteration v - 1. Where
     `run.keep_forests` bounds the forests, those that the next refits need stay, for every kept policy.
@@ -36,6 +41,8 @@ def retain(run_path: Path, iteration: int) -> Path:
     if "record" in read_stages(run.iteration(iteration)):
         for name in SUBSUMED:
             _drop(run, run.iteration(iteration) / name)
+    for name in PAGES if iteration else ():
+        _drop(run, run.iteration(iteration - 1) / name)
     if settings.keep_forests is not None:
         newest = max(settings.keep_forests, run.params.predictor.replay + settings.keep_policies)
         for number in reversed(range(iteration + 1 - newest)):
