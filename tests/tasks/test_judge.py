@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,14 +25,14 @@ from tasks.judge import judge
 from tests.slow_workers import JUDGED, Slow, SlowSteps
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
+@contextmanager
+def two_workers(folder: Path) -> Iterator[str]:
     """The scheduler of two workers; a killed one is started anew."""
     distributed = pytest.importorskip("distributed")
     import dask
 
     with pytest.MonkeyPatch.context() as patch, dask.config.set({"distributed.scheduler.allowed-failures": 1}):
-        patch.setenv(JUDGED, str(tmp_path_factory.mktemp("judged") / "lines"))
+        patch.setenv(JUDGED, str(folder / "lines"))
         with distributed.LocalCluster(
             n_workers=2,
             threads_per_worker=1,
@@ -44,6 +46,19 @@ def address(tmp_path_factory):
                 client.close()
             judging._client.cache_clear()
             cluster.connect.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with two_workers(tmp_path_factory.mktemp("judged")) as address:
+        yield address
+
+
+@pytest.fixture
+def mortal(tmp_path):
+    """A cluster of the test's own, whose workers it may kill."""
+    with two_workers(tmp_path) as address:
+        yield address
 
 
 @pytest.fixture
@@ -74,48 +89,6 @@ def test_a_cluster_judges_as_this_process_does_in_order(params, address, judged)
     assert len(pids) == 2
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(params, address, judged):
-    cases = _cases(200)
-    killed = []
-
-    def kill():
-        while not killed:
-            lines = judged.read_text().splitlines()
-            if len(lines) >= 40:
-                killed.append(int(lines[-1].split()[0]))
-                os.kill(killed[0], signal.SIGKILL)
-            time.sleep(0.01)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    outcomes = judge(_on(params, address), cases)
-    thread.join()
-    assert killed
-    assert _verdicts(outcomes) == _verdicts(verify_all(Slow(), cases))
-    assert judged.read_text().count("\n") > 2 * len(cases)  # some were judged once more
-
-
-def test_a_case_that_kills_its_workers_has_no_reward_and_spares_its_neighbours(params, address, judged):
-    cases = _cases(6)
-    poison = (Prompt("poison", "?", "right"), "poison")
-    outcomes = judge(_on(params, address), [*cases[:3], poison, *cases[3:]])
-    assert (outcomes[3].reward, outcomes[3].status) == (None, Status.ERROR)
-    assert "died" in str(outcomes[3].detail)
-    assert _verdicts(outcomes[:3] + outcomes[4:]) == _verdicts(verify_all(Slow(), cases))
-
-
-def test_a_cluster_that_loses_its_workers_stops_the_run_before_a_verdict(params, monkeypatch):
-    distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 0.1)
-    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty:
-        client = distributed.Client(empty, set_as_default=False)
-        monkeypatch.setattr(judging, "_client", lambda address: client)
-        with pytest.raises(UserError, match=r"cluster of run\.cluster was lost \(no worker for 0 s\); start it again"):
-            judge(_on(params, empty.scheduler_address), _cases(1))
-        client.close()
-
-
 def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_policy, monkeypatch, tmp_path):
     monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: SlowSteps(settings.max_turns))
     local, remote = (
@@ -143,6 +116,48 @@ def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_polic
     here = rollouts(local)
     assert repr(rollouts(remote)) == repr(here)
     assert Status.ERROR in {node.status for node in here}
+
+
+def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(params, mortal, judged):
+    cases = _cases(200)
+    killed = []
+
+    def kill():
+        while not killed:
+            lines = judged.read_text().splitlines()
+            if len(lines) >= 40:
+                killed.append(int(lines[-1].split()[0]))
+                os.kill(killed[0], signal.SIGKILL)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    outcomes = judge(_on(params, mortal), cases)
+    thread.join()
+    assert killed
+    assert _verdicts(outcomes) == _verdicts(verify_all(Slow(), cases))
+    assert judged.read_text().count("\n") > 2 * len(cases)  # some were judged once more
+
+
+def test_a_case_that_kills_its_workers_has_no_reward_and_spares_its_neighbours(params, mortal, judged):
+    cases = _cases(6)
+    poison = (Prompt("poison", "?", "right"), "poison")
+    outcomes = judge(_on(params, mortal), [*cases[:3], poison, *cases[3:]])
+    assert (outcomes[3].reward, outcomes[3].status) == (None, Status.ERROR)
+    assert "died" in str(outcomes[3].detail)
+    assert _verdicts(outcomes[:3] + outcomes[4:]) == _verdicts(verify_all(Slow(), cases))
+
+
+def test_a_cluster_that_loses_its_workers_stops_the_run_before_a_verdict(params, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 0.1)
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty:
+        client = distributed.Client(empty, set_as_default=False)
+        monkeypatch.setattr(judging, "_client", lambda address: client)
+        with pytest.raises(UserError, match=r"cluster of run\.cluster was lost \(no worker for 0 s\); start it again"):
+            judge(_on(params, empty.scheduler_address), _cases(1))
+        client.close()
 
 
 def test_no_scheduler_is_one_line(params, monkeypatch):
