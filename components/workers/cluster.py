@@ -20,6 +20,7 @@ LOCAL = "local"
 START_SECONDS = 60.0
 LOOK_SECONDS = 30.0  # between looks at whether there are workers
 PATIENCE_SECONDS = 600.0  # without any
+LOST_WORKER = "distributed.deploy.lost-worker-timeout"
 STEPS_PER_THREAD = 2  # on their way at the same time, for each thread of the cluster
 
 
@@ -32,11 +33,13 @@ def connect(address: str) -> Any:
         UserError: if no scheduler answers, or no worker joins it within `START_SECONDS`.
     """
     try:
+        import dask
         import distributed
     except ImportError as error:
         raise MissingExtraError(f"run.cluster: {address}", "dask") from error
     try:
         if address == LOCAL:
+            dask.config.set({LOST_WORKER: PATIENCE_SECONDS})  # else one that starts anew for long is given up
             cluster = distributed.LocalCluster(host="127.0.0.1", threads_per_worker=1, dashboard_address="127.0.0.1:0")
             client = distributed.Client(cluster, set_as_default=False)
         else:

@@ -31,7 +31,8 @@ def two_workers(folder: Path) -> Iterator[str]:
     distributed = pytest.importorskip("distributed")
     import dask
 
-    with pytest.MonkeyPatch.context() as patch, dask.config.set({"distributed.scheduler.allowed-failures": 1}):
+    settings = {"distributed.scheduler.allowed-failures": 1, cluster.LOST_WORKER: 600}
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(settings):
         patch.setenv(JUDGED, str(folder / "lines"))
         with distributed.LocalCluster(
             n_workers=2,
@@ -42,6 +43,7 @@ def two_workers(folder: Path) -> Iterator[str]:
         ) as two:
             clients = cluster.connect(two.scheduler_address), judging._client(two.scheduler_address)
             yield two.scheduler_address
+            two.wait_for_workers(2, timeout=120)  # for one that is closed while it starts anew may never end
             for client in clients:
                 client.close()
             judging._client.cache_clear()
