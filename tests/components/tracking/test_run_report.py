@@ -82,6 +82,7 @@ def test_predictions_of_all_iterations_are_judged_together_at_prompts_and_prefix
     table = rows(page)
     assert table["0.90"] == ["0.00", "4"]  # two bare rollouts an iteration; the continuation is none
     assert table["0.45"] == ["0.00", "2"]
+    assert page.count("<td>0.90</td>") == page.count("<td>0.45</td>") == 1
     assert table["Brier at prompts"] == ["0.200", "0.400", "0.300"]
     assert table["ECE at prefixes"] == ["–", "–", "–"]
 
