@@ -25,6 +25,7 @@ from components.errors import UserError
 from components.secrets import masked
 from flows.compare import compare
 from flows.plan import plan
+from flows.report import report
 from flows.simulate import simulate
 from flows.view import view
 
@@ -199,6 +200,7 @@ def doctor() -> None:
 app.command()(simulate)
 app.command()(compare)
 app.command()(view)
+app.command()(report)
 app.command()(plan)
 
 

@@ -93,6 +93,7 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     console.print("Look further")
     for what, why in (
         (f"{path}/metrics.jsonl", "one line an iteration"),
+        (f"{path}/report.html", "the run on one page"),
         (f"{path}/iterations/", "every tree, as Parquet"),
         (f"trace evaluate {summary['run_id']}", "accuracy on the test prompts"),
         ("make up", "the Prefect and MLflow pages, with this run"),

@@ -17,6 +17,7 @@ from tasks.mirror import Mirror
 from tasks.prepare import data_hash, prepare_data, warm_up_policy
 from tasks.record import record
 from tasks.refit_predictor import refit_predictor
+from tasks.report import publish_report
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
 from tasks.score_prompts import score_prompts
@@ -67,6 +68,7 @@ def trace(
                     mirror.notify()
             evaluate(run.path, settings.run.iterations, policy=policy)
             write_summary(run)
+            publish_report(run)
     return str(run.path)
 
 

@@ -152,9 +152,14 @@ class Mirror:
     def _finish(self, status: str) -> None:
         lines = self.run.metrics()
         last = self.run.iteration(lines[-1]["iteration"]) if lines else self.run.path
-        for path in (self.run.metrics_path, self.run.path / "summary.json", last / "report.html"):
+        for path, folder in (
+            (self.run.metrics_path, None),
+            (self.run.path / "summary.json", None),
+            (self.run.path / "report.html", None),
+            (last / "report.html", last.name),
+        ):
             if path.exists():
-                self._client.log_artifact(self._mlflow_run_id, str(path))
+                self._client.log_artifact(self._mlflow_run_id, str(path), folder)
         if lines:
             self._client.log_figure(self._mlflow_run_id, curves(lines), "curves.png")
         self._client.set_terminated(self._mlflow_run_id, status)

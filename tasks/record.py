@@ -15,6 +15,7 @@ from components.tracking.names import iteration_metrics
 from components.tracking.report import iteration_report
 from components.tracking.viewer import forest_page
 from tasks.inputs import read_forest
+from tasks.run import Run
 from tasks.stage import Context, read_stages, stage
 
 logger = logging.getLogger("trace")
@@ -48,18 +49,24 @@ def _artifact(context: Context, title: str, line: dict[str, Any]) -> None:
         for group, _, name in [key.partition("/")]
         if name
     ]
-    key = "".join(c if c.isalnum() else "-" for c in f"trace-{context.run.run_id}".lower()).strip("-")
     description = f"{title}: where the budget went, and how good the predictions were."
     try:
-        create_table_artifact(rows, key=key, description=f"{description} [The trees]({_trees(context)}), turn by turn.")
+        trees = address(context.run, context.folder / "trees.html")
+        key, description = artifact_key(context.run.run_id), f"{description} [The trees]({trees}), turn by turn."
+        create_table_artifact(rows, key=key, description=description)
     except Exception as error:  # whatever Prefect raises: what is shown there is on disk
         logger.warning("%s: Prefect does not have its table (%s: %.200s)", title, type(error).__name__, error)
 
 
-def _trees(context: Context) -> str:
-    """Where the page of trees can be opened: MLflow's, if it is a server, else the file."""
-    server, manifest = os.environ.get("MLFLOW_TRACKING_URI", ""), context.run.manifest
+def artifact_key(*names: str) -> str:
+    """A key as Prefect wants them: small letters, digits and dashes."""
+    return "".join(c if c.isalnum() else "-" for c in "-".join(["trace", *names]).lower()).strip("-")
+
+
+def address(run: Run, page: Path) -> str:
+    """Where a page of the run can be opened: MLflow's, if it is a server, else the file."""
+    server, manifest = os.environ.get("MLFLOW_TRACKING_URI", ""), run.manifest
     if server.startswith("http") and manifest.get("mlflow_run_id"):
-        where = f"{manifest.get('mlflow_experiment_id')}/runs/{manifest['mlflow_run_id']}/artifacts/trees.html"
+        where = f"{manifest.get('mlflow_experiment_id')}/runs/{manifest['mlflow_run_id']}/artifacts/{page.name}"
         return f"{server}/#/experiments/{where}"
-    return (context.folder / "trees.html").as_uri()
+    return page.as_uri()

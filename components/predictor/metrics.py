@@ -65,24 +65,33 @@ def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[s
     return metrics
 
 
-def reliability(forest: Forest) -> list[tuple[float, float, int]]:
-    """Mean prediction, mean outcome and number of bare rollouts in each non-empty bin, over all visited anchors."""
-    return _bins(*_pairs(forest, _bare_outcomes(forest)))
+def judgements(forest: Forest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every scored bare rollout, once for each visited anchor that it passed.
+
+    Returns:
+        turn_R: Turns before the anchor, 0 at roots; int64.
+        v_hat_R: What was predicted there before anything was sampled below; float64.
+        reward_R: Whether the rollout succeeded, 1 or 0; float64.
+    """
+    outcomes = {a: rs for a, rs in _bare_outcomes(forest).items() if forest.nodes[a].v_hat is not None}
+    turns = [int(forest.turn_N[a]) for a, rs in outcomes.items() for _ in rs]
+    return np.array(turns, dtype=np.int64), *_pairs(forest, outcomes)
+
+
+def reliability(v_hat_R: np.ndarray, reward_R: np.ndarray) -> list[tuple[float, float, int]]:
+    """Mean prediction, mean outcome and number of rollouts in each non-empty bin; ten equal bins of the prediction."""
+    bin_R = np.minimum((v_hat_R * BINS).astype(np.int64), BINS - 1)
+    return [
+        (float(v_hat_R[bin_R == b].mean()), float(reward_R[bin_R == b].mean()), int((bin_R == b).sum()))
+        for b in np.unique(bin_R)
+    ]
 
 
 def expected_calibration_error(v_hat: np.ndarray, reward: np.ndarray) -> float:
     """Mean over rollouts of |mean prediction - mean outcome| in the bin of the prediction; NaN without any."""
     if not len(v_hat):
         return float("nan")
-    return sum(count * abs(predicted - seen) for predicted, seen, count in _bins(v_hat, reward)) / len(v_hat)
-
-
-def _bins(v_hat: np.ndarray, reward: np.ndarray) -> list[tuple[float, float, int]]:
-    bin_R = np.minimum((v_hat * BINS).astype(np.int64), BINS - 1)
-    return [
-        (float(v_hat[bin_R == b].mean()), float(reward[bin_R == b].mean()), int((bin_R == b).sum()))
-        for b in np.unique(bin_R)
-    ]
+    return sum(count * abs(predicted - seen) for predicted, seen, count in reliability(v_hat, reward)) / len(v_hat)
 
 
 def _bare_outcomes(forest: Forest) -> Outcomes:

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from components.allocation.base import Belief
 from components.allocation.utilities import prefix_utility, root_utility
+from components.tracking.pages import page
 from components.tree.anchors import SUCCESS, visited_anchors
 from components.tree.forest import Forest
 from components.tree.schema import Node
 
-PAGE = Path(__file__).with_name("viewer.html")
-
 
 def forest_page(title: str, forest: Forest) -> str:
-    """The page as HTML: data, style and script in one file, nothing loaded from elsewhere.
+    """The page as HTML.
 
     Args:
         title: Its heading.
         forest: A finished forest, at any stage from the first verification on.
     """
-    data = {"title": title, "trees": trees(forest)}
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # Inside a script element only these end or open markup; as escapes of JSON they are the same text.
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return PAGE.read_text(encoding="utf-8").replace("null /* the forest */", text)
+    return page("viewer.html", title, trees(forest))
+
+
+def most_informative(forest: Forest, count: int) -> list[dict[str, Any]]:
+    """The trees with the highest surprise × contrast, as `trees` gives them; at most `count`."""
+    return sorted(trees(forest), key=informative, reverse=True)[:count]
+
+
+def informative(tree: dict[str, Any]) -> tuple[float, float]:
+    """What trees are ordered by: surprise × contrast, and surprise where that is equal; 0 where it is not known."""
+    surprise = tree.get("surprise", 0.0)
+    return surprise * tree.get("contrast", 0.0), surprise
 
 
 def trees(forest: Forest) -> list[dict[str, Any]]:
@@ -41,14 +44,17 @@ def trees(forest: Forest) -> list[dict[str, Any]]:
         index = {row: i for i, row in enumerate(rows.tolist())}
         nodes = [forest.nodes[row] for row in index]
         rewards = [n.reward for n in nodes if n.is_terminal]
+        wins, unscored = sum(r is not None and r > SUCCESS for r in rewards), rewards.count(None)
+        losses = len(rewards) - wins - unscored
         found.append(
             {
                 "prompt": nodes[0].prompt_id,
                 "question": nodes[0].observation or "",
                 "rule": nodes[0].rule or "",
-                "wins": sum(r is not None and r > SUCCESS for r in rewards),
-                "losses": sum(r is not None and r <= SUCCESS for r in rewards),
-                "unscored": sum(r is None for r in rewards),
+                "wins": wins,
+                "losses": losses,
+                "unscored": unscored,
+                **_lesson(nodes[0], wins, losses),
                 "nodes": [_node(node, index, chance[node.node_id]) for node in nodes],
             }
         )
@@ -77,6 +83,14 @@ def granted_utility(forest: Forest) -> dict[int, float | None]:
         elif node.node_id in outcome:
             chance[node.node_id] = float(prefix_utility(belief, np.array([outcome[node.node_id]]), count)[0])
     return chance
+
+
+def _lesson(root: Node, wins: int, losses: int) -> dict[str, float]:
+    """Surprise |v̂ - V| and contrast 4 V (1 - V), V being the share of successes; empty where either is not known."""
+    if root.v_hat is None or not wins + losses:
+        return {}
+    value = wins / (wins + losses)
+    return {"surprise": round(abs(root.v_hat - value), 4), "contrast": round(4 * value * (1 - value), 4)}
 
 
 def _node(node: Node, index: dict[int, int], chance: float | None) -> dict[str, Any]:

@@ -11,11 +11,12 @@ from scipy.special import gammaln
 
 from components.allocation.base import CONTINUATION_COST, ROOT_COST
 from components.tree.advantages import Credit
-from components.tree.anchors import SUCCESS, merged_prefixes
+from components.tree.anchors import SUCCESS, is_bare, merged_prefixes
 from components.tree.forest import Forest
 from components.tree.groups import EPS
 
 NAN = float("nan")
+ENDS = ("mixed", "all fail", "all succeed", "unscored")  # how a tree ended, by its scored leaves
 
 
 def effective_ratio_by_prompt(forest: Forest) -> float:
@@ -85,8 +86,25 @@ def unique_token_ratio(forest: Forest) -> float:
 
 def units(forest: Forest) -> float:
     """Units that the forest's rollouts cost (App. E.5): 1 from a root, a half from a prefix."""
-    anchors = [forest.nodes[leaf].anchor_id for leaf in forest.leaves_L.tolist()]
-    return sum(CONTINUATION_COST if a >= 0 and forest.parent_N[a] >= 0 else ROOT_COST for a in anchors)
+    return sum(_cost(forest, leaf) for leaf in forest.leaves_L.tolist())
+
+
+def budget_flow(forest: Forest) -> dict[tuple[str, str], float]:
+    """The units of `units`, by what they bought and by how the tree ended that they went to.
+
+    Returns:
+        (what, end) to units. What: ``bare rollouts``, ``further rollouts`` (from the prompt, in stage 2), or
+        ``continuations after turn t``. End: one of `ENDS`; only a tree that ended ``mixed`` holds both outcomes.
+    """
+    flow: dict[tuple[str, str], float] = {}
+    for rows in forest.by_tree(forest.leaves_L):
+        end = _end(forest.reward_N[rows])
+        for leaf in rows.tolist():
+            turn = int(forest.turn_N[max(forest.nodes[leaf].anchor_id, 0)])
+            at_root = "bare rollouts" if is_bare(forest, leaf) else "further rollouts"
+            what = at_root if _cost(forest, leaf) == ROOT_COST else f"continuations after turn {turn}"
+            flow[what, end] = flow.get((what, end), 0.0) + _cost(forest, leaf)
+    return flow
 
 
 def accounting(forest: Forest, credit: Credit) -> dict[str, float]:
@@ -114,6 +132,18 @@ def accounting(forest: Forest, credit: Credit) -> dict[str, float]:
         "budget/wasted": sampled - trained,
     }
     return {name: float(value) for name, value in counts.items()}
+
+
+def _cost(forest: Forest, leaf: int) -> float:
+    anchor = forest.nodes[leaf].anchor_id
+    return CONTINUATION_COST if anchor >= 0 and forest.parent_N[anchor] >= 0 else ROOT_COST
+
+
+def _end(reward_L: np.ndarray) -> str:
+    scored = reward_L[np.isfinite(reward_L)]
+    if not len(scored):
+        return "unscored"
+    return "mixed" if np.ptp(scored) > EPS else "all succeed" if scored[0] > SUCCESS else "all fail"
 
 
 def _trees(forest: Forest) -> np.ndarray:

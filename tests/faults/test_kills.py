@@ -30,6 +30,7 @@ CHAIN = [
     Kill(after=0.3),
     Kill(event=("rmdir", f"{STAGE}/policy")),
     Kill(event=("replace", "run/summary.json~tmp")),
+    Kill(event=("replace", "run/report.html~tmp")),
 ]
 
 

@@ -71,7 +71,7 @@ def test_train_shows_progress_a_table_and_where_to_look(first):
 def test_run_is_on_disk_as_documented(project, first):
     folder = project / "runs" / "first"
     assert (project / "runs" / "latest").resolve() == folder.resolve()
-    names = {"params.yaml", "manifest.json", "metrics.jsonl", "summary.json", "iterations"}
+    names = {"params.yaml", "manifest.json", "metrics.jsonl", "summary.json", "report.html", "iterations"}
     assert {p.name for p in folder.iterdir()} >= names
     assert [line["iteration"] for line in metrics(project, "first")] == [0, 1]
     assert json.loads((folder / "summary.json").read_text())["accuracy/last"] >= 0
@@ -92,7 +92,7 @@ def test_prefect_has_a_readable_run_per_iteration_and_a_task_run_per_task(projec
         artifacts = connection.execute("select count(*) from artifact").fetchone()[0]
     wanted = {"score prompts", "allocate roots", "generate", "expand prefixes", "refit predictor", "update policy"}
     assert names >= wanted | {"verify factual", "verify counterfactual", "evaluate", "record"}
-    assert artifacts == 2
+    assert artifacts == 3  # a table an iteration, and the report
 
 
 def test_mlflow_mirrors_the_metrics_under_the_manifests_run_id(project, first):
@@ -114,7 +114,7 @@ def test_mlflow_mirrors_the_metrics_under_the_manifests_run_id(project, first):
     status, name, logged, steps, artifacts = json.loads(out.stdout.splitlines()[-1])
     assert (status, name, steps) == ("FINISHED", "first", [0, 1])
     assert logged["allocation.arm"] == "trace"
-    assert set(artifacts) >= {"params.yaml", "metrics.jsonl", "summary.json", "curves.png"}
+    assert set(artifacts) >= {"params.yaml", "metrics.jsonl", "summary.json", "report.html", "0001", "curves.png"}
 
 
 def test_other_parameters_under_the_same_id_are_refused_before_anything_starts(project, first):

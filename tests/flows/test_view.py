@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
 from flows.cli import app
 from tasks.inputs import write_forest
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def a_forest(count: int) -> Forest:
@@ -58,17 +55,6 @@ def a_forest(count: int) -> Forest:
             leaf.stop_reason, leaf.reward = StopReason.ANSWERED, float(sibling and tree % 3 > 0)
             nodes.append(leaf)
     return Forest(nodes)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

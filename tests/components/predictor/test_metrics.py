@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.predictor.metrics import expected_calibration_error, prediction_metrics, reliability
+from components.predictor.metrics import expected_calibration_error, judgements, prediction_metrics, reliability
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
 
@@ -110,7 +110,8 @@ def test_calibration_error_of_the_right_rate_is_0_and_of_overconfidence_is_not()
 
 
 def test_reliability_curve_has_a_point_per_bin():
-    assert reliability(roots(v0_25=[0.0, 0.0, 1.0, 0.0], v0_75=[1.0, 1.0])) == [(0.25, 0.25, 4), (0.75, 1.0, 2)]
+    _, v_hat, reward = judgements(roots(v0_25=[0.0, 0.0, 1.0, 0.0], v0_75=[1.0, 1.0]))
+    assert reliability(v_hat, reward) == [(0.25, 0.25, 4), (0.75, 1.0, 2)]
 
 
 def test_constant_predictions_have_no_rank_correlation():

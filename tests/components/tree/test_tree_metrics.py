@@ -11,6 +11,7 @@ from components.tree.advantages import ADVANTAGES, credit
 from components.tree.forest import Forest
 from components.tree.metrics import (
     accounting,
+    budget_flow,
     effective_ratio_by_leaf,
     effective_ratio_by_prompt,
     effective_ratio_matched,
@@ -68,6 +69,24 @@ def test_unique_token_ratio(plant):
 
 def test_units_cost_one_from_the_root_and_a_half_from_a_prefix(plant):
     assert units(plant([1, [0, 1, 1]], [0])) == 1 + 1 + 0.5 + 0.5 + 1
+
+
+def test_budget_flow_is_units_by_what_they_bought_and_how_the_prompt_ended(plant):
+    forest = plant([1, [0, 1, 1]], [0], [1, [1, 1]], [None])
+    for node in forest.nodes:
+        node.allocated = 1 if node.parent_id < 0 else node.allocated  # a second rollout is stage 2's
+    flow = budget_flow(forest)
+    assert flow == {
+        ("bare rollouts", "mixed"): 1.0,
+        ("further rollouts", "mixed"): 1.0,
+        ("continuations after turn 1", "mixed"): 1.0,
+        ("bare rollouts", "all fail"): 1.0,
+        ("bare rollouts", "all succeed"): 1.0,
+        ("further rollouts", "all succeed"): 1.0,
+        ("continuations after turn 1", "all succeed"): 0.5,
+        ("bare rollouts", "unscored"): 1.0,
+    }
+    assert sum(flow.values()) == units(forest)
 
 
 @pytest.mark.parametrize("kind", ADVANTAGES)

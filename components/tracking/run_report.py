@@ -1,0 +1,272 @@
+"""A run on one self-contained page: curves, where budget and time went, calibration, its most informative trees."""
+
+from __future__ import annotations
+
+import heapq
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from components.config import Params
+from components.predictor.metrics import judgements, reliability
+from components.tracking.pages import page
+from components.tracking.plots import CALIBRATION, COLOURS, curves, stacks, svg
+from components.tracking.viewer import informative, most_informative
+from components.tree.forest import Forest
+from components.tree.metrics import ENDS, budget_flow
+
+TREES = 10
+TEXT = 600  # characters of a text that are shown
+
+Line = dict[str, Any]
+Table = tuple[list[str], list[list[str]]]  # head and rows
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What the page needs of an iteration's forest.
+
+    Attributes:
+        iteration: Its number.
+        flow: Units, as `components.tree.metrics.budget_flow` gives them.
+        judged: Turns, predictions and outcomes, as `components.predictor.metrics.judgements` gives them.
+        trees: The most informative ones, as `components.tracking.viewer.trees` gives them.
+    """
+
+    iteration: int
+    flow: dict[tuple[str, str], float]
+    judged: tuple[np.ndarray, np.ndarray, np.ndarray]
+    trees: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, iteration: int, forest: Forest) -> Digest:
+        trees = [tree | {"iteration": iteration} for tree in most_informative(forest, TREES)]
+        return cls(iteration, budget_flow(forest), judgements(forest), trees)
+
+
+def run_report(
+    run_id: str, params: Params, lines: Sequence[Line], accuracy: float | None, digests: list[Digest]
+) -> str:
+    """The page as HTML.
+
+    Args:
+        run_id: The run's name.
+        params: Its parameters.
+        lines: The lines of metrics.jsonl, in order; at least one.
+        accuracy: On held-out prompts after the last line, where it was evaluated.
+        digests: Of the iterations whose forests are there, in order.
+    """
+    turn_R, v_hat_R, reward_R = (
+        np.concatenate(arrays) for arrays in zip(*(d.judged for d in digests), *[[np.zeros(0)] * 3], strict=True)
+    )
+    kept = [d.iteration for d in digests]
+    figures = {
+        "curves": svg(curves([*lines, {"iteration": len(lines), "eval/accuracy": accuracy}]), "metrics by iteration"),
+        "judged": svg(curves(lines, CALIBRATION), "calibration by iteration"),
+        "flow": svg(stacks(_flows(lines, digests, params.allocation.pool), kept), "units by iteration") if kept else "",
+        "times": svg(stacks(_times(lines), [line["iteration"] for line in lines]), "time by iteration"),
+    }
+    trees = heapq.nlargest(TREES, (tree for d in digests for tree in d.trees), key=informative)
+    return page(
+        "run.html",
+        f"Run {run_id}",
+        [_short(tree) | _named(run_id, tree) for tree in trees],
+        facts=_facts(params, lines, accuracy),
+        missing=_missing(len(lines), kept),
+        mixed=_mixed(digests),
+        bought=_bought(digests),
+        spent=_spent(lines, digests, params.allocation.pool),
+        roots=reliability(v_hat_R[turn_R == 0], reward_R[turn_R == 0]),
+        prefixes=reliability(v_hat_R[turn_R > 0], reward_R[turn_R > 0]),
+        scores=_scores(lines),
+        slowest=_slowest(lines),
+        stages=_stages(lines),
+        seconds=_seconds(lines),
+        **figures,
+    )
+
+
+def _named(run_id: str, tree: dict[str, Any]) -> dict[str, str]:
+    where = f"--iteration {tree['iteration']} --prompt {shlex.quote(tree['prompt'])}"
+    return {
+        "link": f"{tree['iteration']}/{tree['prompt']}",
+        "command": f"trace view {shlex.quote(run_id)} {where}",
+    }
+
+
+def _short(tree: dict[str, Any]) -> dict[str, Any]:
+    """Long texts without their ends, which `trace view` shows: a page of ten trees stays small."""
+
+    def cut(value: Any) -> Any:
+        return f"{value[:TEXT]} …" if isinstance(value, str) and len(value) > TEXT else value
+
+    nodes = [{key: cut(value) for key, value in node.items()} for node in tree["nodes"]]
+    return tree | {"question": cut(tree["question"]), "nodes": nodes}
+
+
+def _facts(params: Params, lines: Sequence[Line], accuracy: float | None) -> list[tuple[str, str]]:
+    known = [a for a in (*(line.get("eval/accuracy") for line in lines), accuracy) if a is not None]
+    done, asked = len(lines), params.run.iterations
+    return [
+        ("arm, task, seed", f"{params.allocation.arm}, {params.environment.name}, {params.run.seed}"),
+        ("iterations", f"{done} of {asked}" + (", not finished" if done < asked else "")),
+        ("accuracy on held-out prompts", f"{known[0]:.3f} → {known[-1]:.3f}" if known else "–"),
+        ("effective ratio by prompt, mean", _shown(_mean(lines, "effective_ratio/prompts"))),
+        ("flip rate, mean", _shown(_mean(lines, "tree/flip_rate"))),
+        ("units", f"{_total(lines, 'budget/units'):,.0f}"),
+        ("leaves, sampled tokens", f"{_total(lines, 'budget/leaves'):,.0f}, {_total(lines, 'tokens/generated'):,.0f}"),
+        ("time", _duration(_total(lines, "time/iteration"))),
+    ]
+
+
+def _missing(done: int, kept: list[int]) -> str:
+    """What is said where forests are not there any more (`run.keep_forests`)."""
+    if len(kept) == done:
+        return ""
+    removed = f"The forests of {done - len(kept)} of the {done} iterations were removed (run.keep_forests)"
+    if not kept:
+        return f"{removed}: budget by end, reliability and trees need them and are empty."
+    return f"{removed}; budget, reliability and trees are those of the {len(kept)} from {kept[0]} to {kept[-1]}."
+
+
+def _flows(lines: Sequence[Line], digests: list[Digest], pool: int) -> dict[str, dict[str, list[float]]]:
+    active = {line["iteration"]: line["budget/active_prompts"] / pool for line in lines}
+    whats, ends = _names(digests)
+    return {
+        "Units by what they bought": {w: [_units(d, what=w) for d in digests] for w in whats},
+        "Units by how the prompt ended": {e: [_units(d, end=e) for d in digests] for e in ends},
+        "Share of the pool that was sampled": {"active prompts": [active[d.iteration] for d in digests]},
+    }
+
+
+def _names(digests: list[Digest]) -> tuple[list[str], list[str]]:
+    """What was bought in any iteration, prompts before prefixes and these by turn, and how prompts ended."""
+    found = {key for d in digests for key in d.flow}
+    whats = sorted({what for what, _ in found}, key=lambda what: (what.startswith("cont"), len(what), what))
+    return whats, [end for end in ENDS if any(e == end for _, e in found)]
+
+
+def _units(digest: Digest, what: str | None = None, end: str | None = None) -> float:
+    return sum(u for (w, e), u in digest.flow.items() if what in (None, w) and end in (None, e))
+
+
+def _mixed(digests: list[Digest]) -> str:
+    units = sum(_units(d) for d in digests)
+    return f"{sum(_units(d, end='mixed') for d in digests) / units:.1%}" if units else ""
+
+
+def _bought(digests: list[Digest]) -> Table:
+    whats, ends = _names(digests)
+    whole = sum(_units(d) for d in digests)
+    rows = []
+    for what in (*whats, None):
+        units = sum(_units(d, what) for d in digests)
+        parts = [sum(_units(d, what, end) for d in digests) for end in ends]
+        shares = [_percent(part, units) for part in parts]
+        rows.append([what or "all", f"{units:,.0f}", _percent(units, whole), *shares])
+    return ["", "units", "share", *(f"to prompts: {end}" for end in ends)], rows
+
+
+def _spent(lines: Sequence[Line], digests: list[Digest], pool: int) -> Table:
+    whats, ends = _names(digests)
+    of = {d.iteration: d for d in digests}
+    rows = []
+    for line in lines:
+        digest = of.get(line["iteration"])
+        parts = [f"{_units(digest, w):,.1f}" if digest else "–" for w in whats]
+        shares = [_percent(_units(digest, end=e), _units(digest)) if digest else "–" for e in ends]
+        active = line["budget/active_prompts"]
+        given = [f"{line[key]:,.1f}" for key in ("budget/units", "budget/unspent")]
+        rows.append([str(line["iteration"]), *given, *parts, *shares, f"{active:,.0f} ({_percent(active, pool)})"])
+    return ["iteration", "units", "unspent", *whats, *ends, f"active, of {pool:,}"], rows
+
+
+def _scores(lines: Sequence[Line]) -> Table:
+    rows = []
+    for name, metrics in CALIBRATION.items():
+        for key, where in metrics.items():
+            known = [line[key] for line in lines if line.get(key) is not None]
+            ends = (known[0], known[-1]) if known else (None, None)
+            rows.append([f"{name} {where}", *map(_shown, (*ends, _mean(lines, key)))])
+    return ["", "first", "last", "mean"], rows
+
+
+def _by_stage(lines: Sequence[Line]) -> dict[str, np.ndarray]:
+    """Seconds of each stage in each iteration, the slowest first; what is in none of them is `between stages`."""
+    names = dict.fromkeys(key for line in lines for key in line if key.startswith("time/"))
+    stages = {key: np.array([line.get(key) or 0.0 for line in lines]) for key in names}
+    whole = stages.pop("time/iteration") + stages.pop("time/overlapped", 0.0)
+    stages["between stages"] = np.maximum(whole - np.sum(list(stages.values()), axis=0), 0.0)
+    slowest = sorted(stages.items(), key=lambda item: -item[1].sum())
+    return {name.removeprefix("time/").replace("_", " "): seconds for name, seconds in slowest}
+
+
+def _times(lines: Sequence[Line]) -> dict[str, dict[str, list[float]]]:
+    stages = list(_by_stage(lines).items())
+    named, others = stages[: len(COLOURS) - 1], [seconds for _, seconds in stages[len(COLOURS) - 1 :]]
+    shown = dict(named) | ({"all others": np.sum(others, axis=0)} if others else {})
+    whole = np.maximum(np.sum(list(shown.values()), axis=0), 1e-9)
+    return {
+        "Seconds": {name: seconds.tolist() for name, seconds in shown.items()},
+        "Share of the iteration": {name: (seconds / whole).tolist() for name, seconds in shown.items()},
+    }
+
+
+def _stages(lines: Sequence[Line]) -> Table:
+    stages = _by_stage(lines)
+    whole = sum(map(sum, stages.values()))
+    rows = []
+    for name, seconds in stages.items():
+        worst = int(np.argmax(seconds))
+        longest = f"{seconds[worst]:,.2f} (iteration {lines[worst]['iteration']})"
+        rows.append([name, f"{sum(seconds):,.1f}", _percent(sum(seconds), whole), f"{np.mean(seconds):,.2f}", longest])
+    return ["stage", "seconds", "share", "an iteration", "longest"], rows
+
+
+def _seconds(lines: Sequence[Line]) -> Table:
+    stages = _by_stage(lines)
+    rows = [
+        [
+            str(line["iteration"]),
+            f"{line['time/iteration']:,.2f}",
+            *(f"{seconds[k]:,.2f}" for seconds in stages.values()),
+        ]
+        for k, line in enumerate(lines)
+    ]
+    return ["iteration", "whole", *stages], rows
+
+
+def _slowest(lines: Sequence[Line]) -> str:
+    stages = _by_stage(lines)
+    whole = float(np.sum(list(stages.values())))
+    parts = [f"{name} ({_percent(float(seconds.sum()), whole)})" for name, seconds in list(stages.items())[:3]]
+    overlap = _total(lines, "time/overlapped")
+    said = (
+        f" Stages of shards ran side by side for {_duration(overlap)}, which count in each of them." if overlap else ""
+    )
+    return f"Slowest: {', '.join(parts)}; shares are of {_duration(whole)}.{said}"
+
+
+def _total(lines: Iterable[Line], key: str) -> float:
+    return float(sum(line.get(key) or 0.0 for line in lines))
+
+
+def _mean(lines: Iterable[Line], key: str) -> float | None:
+    known = [line[key] for line in lines if line.get(key) is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "–"
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = divmod(round(seconds) // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {round(seconds) % 60} s"
