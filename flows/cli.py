@@ -162,6 +162,8 @@ def prepare(
 def warm_up(params: ParamsOption = Path("params.yaml"), assignments: SetOption = None) -> None:
     """Train the tiny policy on demonstrations, as runs start from it; found again by its settings."""
     from components.params_file import load_params, parse_assignment
+
+    Path(os.environ.get("PREFECT_HOME", ".")).mkdir(parents=True, exist_ok=True)  # before Prefect looks for it
     from tasks.prepare import start_policy
 
     settings = load_params(params, dict(parse_assignment(text) for text in assignments or []))

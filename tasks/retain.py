@@ -18,7 +18,7 @@ SUBSUMED = (  # in forest.parquet and metrics.json, once the iteration is finish
     "evaluation.json",
     "shards",
 )
-PAGES = ("report.html", "trees.html")  # of the newest iteration; `trace view` and `trace report` make the others anew
+PAGES = ("report.html", "trees.html")  # of the newest iteration; `trace view` shows the trees of the others
 TREES = ("scored.parquet", "forest.parquet")
 
 
