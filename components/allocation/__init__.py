@@ -10,7 +10,7 @@ from components.allocation.mopps import Mopps
 from components.allocation.pcl import Pcl
 from components.allocation.react import React
 from components.allocation.reinforce_ada import ReinforceAda
-from components.allocation.trace import Trace
+from components.allocation.trace import Trace, TraceFlat
 from components.allocation.treepo import TracePrefix, TraceRoot, TreePO
 from components.allocation.unified import TraceUnified
 from components.allocation.vip import Vip
@@ -26,6 +26,7 @@ ARMS: dict[str, Allocator] = {
     "trace-root": TraceRoot(),
     "trace-prefix": TracePrefix(),
     "trace": Trace(),
+    "trace-flat": TraceFlat(),
     "trace-unified": TraceUnified(),
     "trace-unified-tokens": TraceUnified(budget="tokens"),
     "mopps": Mopps(),

@@ -1,4 +1,4 @@
-"""`trace`: both stages planned (active-active in Table 1)."""
+"""`trace`: both stages planned (active-active in Table 1); `trace-flat`: the first alone."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ class Trace(OneRound):
         counts = plan_prefixes(anchors, budget, rng)
         counts += fall_back_to_roots(anchors, is_open(anchors), budget)
         return counts
+
+
+class TraceFlat(OneRound):
+    """The whole budget as bare rollouts by Eq. 13, and no continuations: what stage 2 is worth shows against this."""
+
+    uses_predictor = True
+
+    def plan_roots(self, pool: Belief, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        return plan_roots(pool, int(shape.units), shape.max_per_prompt, rng)
