@@ -240,7 +240,7 @@ def _say_where(services: dict[str, Service], say: Callable[[str], None]) -> None
     port = services["Prefect"].port
     prefix = "" if port == 4200 else f"PREFECT_API_URL={services['Prefect'].url}/api "
     say(f"  Prefect  {services['Prefect'].url}")
-    say(f"  MLflow   {services['MLflow'].url}")
+    say(f"  MLflow   {services['MLflow'].url}  (choose 'Model training' at the top left)")
     say(f"Next: {prefix}prefect deployment run trace/train -p seed=3      End: trace down")
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from prefect import flow, runtime
 from prefect.settings import temporary_settings
 
+from components.config import Params
+from components.errors import UserError
 from components.params_file import load_params
 from flows.shards import grow
 from tasks.allocate_roots import allocate_roots
+from tasks.artifacts import show_run
 from tasks.evaluate import evaluate
 from tasks.mirror import Mirror
 from tasks.prepare import data_hash, prepare_data, warm_up_policy
@@ -21,17 +25,35 @@ from tasks.report import publish_report
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
 from tasks.score_prompts import score_prompts
-from tasks.stage import stopping
+from tasks.stage import clear_stop
 from tasks.summary import append_metrics, finished_iterations, mend_metrics, write_summary
 from tasks.update_policy import update_policy
 
 
-def _flow_run_name() -> str:
-    run_id = runtime.flow_run.parameters.get("run_id")
-    return f"trace-{run_id}" if run_id else f"trace-{runtime.flow_run.name}"
+def _name() -> str:
+    """Flow run and run have one name: `run_id`, or else arm, seed, and the name that Prefect drew; a retry keeps it."""
+    given, drawn = dict(runtime.flow_run.parameters), str(runtime.flow_run.name)
+    if run_id := given.pop("run_id", None):
+        return str(run_id)
+    try:
+        settings = _settings(**given)
+    except UserError:  # which the flow itself reports
+        return drawn
+    start = f"{settings.allocation.arm}-s{settings.run.seed}-"
+    return drawn if drawn.startswith(start) else start + drawn
 
 
-@flow(name="trace", flow_run_name=_flow_run_name)
+def _settings(
+    params: str = "params.yaml",
+    overrides: dict[str, Any] | None = None,
+    arm: str | None = None,
+    seed: int | None = None,
+) -> Params:
+    chosen = {"allocation.arm": arm, "run.seed": seed}
+    return load_params(Path(params), {**(overrides or {}), **{k: v for k, v in chosen.items() if v is not None}})
+
+
+@flow(name="trace", flow_run_name=_name)
 def trace(
     params: str = "params.yaml",
     overrides: dict[str, Any] | None = None,
@@ -46,15 +68,15 @@ def trace(
         overrides: Dotted keys to values, e.g. {"allocation.root_units": 256}.
         arm: Short for overrides of `allocation.arm`.
         seed: Short for overrides of `run.seed`.
-        run_id: Name of the run; by default the flow run's own name.
+        run_id: Name of the run; by default arm, seed, and a name that Prefect draws: grpo-s3-eager-mammoth.
     """
-    stopping.clear()  # of an earlier run of this process
-    chosen = {"allocation.arm": arm, "run.seed": seed}
-    settings = load_params(Path(params), {**(overrides or {}), **{k: v for k, v in chosen.items() if v is not None}})
+    clear_stop()
+    settings = _settings(params, overrides, arm, seed)
     run = open_run(settings, run_id or runtime.flow_run.name)
     with lock(run, settings.run.store):
         data, policy = prepare_data(run.path), warm_up_policy(run.path)
         predictor: Path | None = None
+        shown: UUID | None = None  # the run's table in Prefect
         with Mirror(run, tags={"data": data_hash(data), "warm_up": policy.name}) as mirror:
             done = finished_iterations(run)
             mend_metrics(run, done)
@@ -66,13 +88,14 @@ def trace(
                 for number in range(done, settings.run.iterations):
                     policy, predictor = iteration(run.path, run.run_id, number, policy, predictor)
                     mirror.notify()
+                    shown = show_run(run, number + 1, shown)
             evaluate(run.path, settings.run.iterations, policy=policy)
             write_summary(run)
             publish_report(run)
     return str(run.path)
 
 
-@flow(name="iteration", flow_run_name="trace-{run_id}-{number:04d}")
+@flow(name="iteration", flow_run_name="{run_id}-{number:04d}")
 def iteration(run: Path, run_id: str, number: int, policy: Path, predictor: Path | None) -> tuple[Path, Path]:
     """One iteration: returns the next policy and predictor."""
     start = time.perf_counter()

@@ -43,6 +43,7 @@ class Mirror:
 
     def __enter__(self) -> Mirror:
         if self.run.params.tracking.mlflow:
+            self._wake.set()  # MLflow shows the run from its start, and others can name its page
             self._thread.start()
         return self
 

@@ -1,24 +1,16 @@
-"""Record: the iteration's metrics, on disk and as a Prefect artifact."""
+"""Record: the iteration's metrics and pages."""
 
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
-from typing import Any
-
-from prefect import runtime
-from prefect.artifacts import create_table_artifact
 
 from components.storage import write_json, write_text
 from components.tracking.names import iteration_metrics
 from components.tracking.report import iteration_report
 from components.tracking.viewer import forest_page
+from tasks.artifacts import show_iteration
 from tasks.inputs import read_forest
-from tasks.run import Run
 from tasks.stage import Context, read_stages, stage
-
-logger = logging.getLogger("trace")
 
 
 @stage("record", output="metrics.json", also=("report.html",))
@@ -35,38 +27,5 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
     title = f"Run {context.run.run_id}, iteration {context.iteration}"
     write_text(context.folder / "report.html", iteration_report(title, line, finished))
     write_text(context.folder / "trees.html", forest_page(title, finished))
-    _artifact(context, title, line)
+    show_iteration(context.run, title, line)
     return {}
-
-
-def _artifact(context: Context, title: str, line: dict[str, Any]) -> None:
-    """A table in Prefect's UI: effective ratio, budget by stage, calibration."""
-    if runtime.flow_run.id is None:  # called outside Prefect
-        return
-    rows = [
-        {"group": group, "metric": name, "value": "" if value is None else round(value, 4)}
-        for key, value in line.items()
-        for group, _, name in [key.partition("/")]
-        if name
-    ]
-    description = f"{title}: where the budget went, and how good the predictions were."
-    try:
-        trees = address(context.run, context.folder / "trees.html")
-        key, description = artifact_key(context.run.run_id), f"{description} [The trees]({trees}), turn by turn."
-        create_table_artifact(rows, key=key, description=description)
-    except Exception as error:  # whatever Prefect raises: what is shown there is on disk
-        logger.warning("%s: Prefect does not have its table (%s: %.200s)", title, type(error).__name__, error)
-
-
-def artifact_key(*names: str) -> str:
-    """A key as Prefect wants them: small letters, digits and dashes."""
-    return "".join(c if c.isalnum() else "-" for c in "-".join(["trace", *names]).lower()).strip("-")
-
-
-def address(run: Run, page: Path) -> str:
-    """Where a page of the run can be opened: MLflow's, if it is a server, else the file."""
-    server, manifest = os.environ.get("MLFLOW_TRACKING_URI", ""), run.manifest
-    if server.startswith("http") and manifest.get("mlflow_run_id"):
-        where = f"{manifest.get('mlflow_experiment_id')}/runs/{manifest['mlflow_run_id']}/artifacts/{page.name}"
-        return f"{server}/#/experiments/{where}"
-    return page.as_uri()

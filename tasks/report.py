@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from prefect import runtime
-from prefect.artifacts import create_link_artifact
-
 from components.errors import UserError
 from components.storage import read_json, write_text
 from components.tracking.run_report import Digest, run_report
+from tasks.artifacts import show_report
 from tasks.inputs import read_forest
-from tasks.record import address, artifact_key
 from tasks.run import Run
 from tasks.store import is_there
 
@@ -40,9 +37,6 @@ def write_report(run: Run, output: Path | None = None) -> Path:
 def publish_report(run: Run) -> None:
     """Writes the page at a run's end and links it in Prefect, best-effort: what it shows is on disk."""
     try:
-        path = write_report(run)
-        if runtime.flow_run.id is not None:
-            key = artifact_key(run.run_id, "report")
-            create_link_artifact(address(run, path), "The run on one page", key=key, description=f"Run {run.run_id}")
-    except Exception as error:  # whatever a damaged forest or Prefect raises: the run is over and whole
+        show_report(run, write_report(run))
+    except Exception as error:  # whatever a damaged forest raises: the run is over and whole
         logger.warning("run %s: no report (%s: %.200s)", run.run_id, type(error).__name__, error)

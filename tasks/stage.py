@@ -52,6 +52,14 @@ class Stopped(Exception):
     """Ends a stage of a run that is ending."""
 
 
+def clear_stop() -> None:
+    """Forgets that an earlier run of this process ended early.
+
+    The flow calls this and does not name the event: a deployment's flow is pickled whole for Dask, and locks cannot be.
+    """
+    stopping.clear()
+
+
 @dataclass(frozen=True)
 class Context:
     """What a stage knows of its place.

@@ -83,16 +83,16 @@ def test_prefect_has_a_readable_run_per_iteration_and_a_task_run_per_task(projec
 
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
         flows = {name: state for name, state in connection.execute("select name, state_type from flow_run")}
-        assert {f"trace-first-{k:04d}": "COMPLETED" for k in (0, 1)}.items() <= flows.items()
-        assert flows["trace-first"] == "COMPLETED"
+        assert {f"first-{k:04d}": "COMPLETED" for k in (0, 1)}.items() <= flows.items()
+        assert flows["first"] == "COMPLETED"
         rows = connection.execute(
-            "select t.name from task_run t join flow_run f on t.flow_run_id = f.id where f.name = 'trace-first-0001'"
+            "select t.name from task_run t join flow_run f on t.flow_run_id = f.id where f.name = 'first-0001'"
         )
         names = {name for (name,) in rows}
         artifacts = connection.execute("select count(*) from artifact").fetchone()[0]
     wanted = {"score prompts", "allocate roots", "generate", "expand prefixes", "refit predictor", "update policy"}
     assert names >= wanted | {"verify factual", "verify counterfactual", "evaluate", "record"}
-    assert artifacts == 3  # a table an iteration, and the report
+    assert artifacts == 2 + 1 + 1  # one an iteration, the run's, and its report
 
 
 def test_mlflow_mirrors_the_metrics_under_the_manifests_run_id(project, first):

@@ -89,9 +89,11 @@ def _submit(root: Path, run_id: str, **overrides: object) -> None:
 
 def _until(what: str, ready: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     deadline = time.monotonic() + seconds
+    ended = {"flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}}
     while not (found := ready()):
         assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.2)
+        assert not (failed := _ask("flow_runs/filter", **ended)), [run["state"]["message"] for run in failed]
+        time.sleep(0.5)
     return found
 
 
