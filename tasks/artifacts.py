@@ -1,4 +1,4 @@
-"""What Prefect shows of a run: a table an iteration, one of the run, and its report; best-effort, for all is on disk."""
+"""What Prefect shows of a run: a table an iteration, one of the run, its report; best-effort, all is on disk."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def show_report(run: Run, page: Path) -> None:
 
 
 def _show(run: Run, what: str, show: Callable[[str], Any]) -> Any:
-    """Calls `show` with a key as Prefect takes it (small letters, digits, dashes); None if it fails, or outside Prefect."""
+    """Calls `show` with a key as Prefect takes it: small letters, digits, dashes; None outside Prefect, or if it fails."""
     if runtime.flow_run.id is None:
         return None
     key = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run.run_id}-{what}".lower()).strip("-") or "run"
