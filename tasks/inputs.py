@@ -9,7 +9,7 @@ from components.config import Params
 from components.datasets import load_prompts, prepare
 from components.environments import Prompt
 from components.errors import UserError
-from components.storage import read_parquet, write_parquet
+from components.storage import content_hash, read_parquet, write_parquet
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA
 
@@ -25,7 +25,7 @@ def _prompts(path: Path) -> dict[str, Prompt]:
 
 
 def read_forest(path: Path) -> Forest:
-    """Reads a forest.
+    """A forest that the caller may change.
 
     Raises:
         UserError: if the file is missing or damaged, or its rows are no trees.
@@ -35,6 +35,16 @@ def read_forest(path: Path) -> Forest:
         return Forest.from_table(table)
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} holds no forest: {error}") from error
+
+
+def shared_forest(path: Path) -> Forest:
+    """A forest that nobody changes: kept, for several stages and the next refits read the same. Raises as above."""
+    return _forest(path, content_hash(path)) if path.exists() else read_forest(path)
+
+
+@lru_cache(maxsize=6)  # those of a refit by default: the iteration's, before and after its update, and four earlier
+def _forest(path: Path, content: str) -> Forest:
+    return read_forest(path)
 
 
 def write_forest(path: Path, forest: Forest) -> None:

@@ -14,7 +14,7 @@ from components.storage import write_json, write_text
 from components.tracking.names import iteration_metrics
 from components.tracking.report import iteration_report
 from components.tracking.viewer import forest_page
-from tasks.inputs import read_forest
+from tasks.inputs import shared_forest
 from tasks.stage import Context, read_stages, stage
 
 logger = logging.getLogger("trace")
@@ -26,7 +26,7 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
 
     `seconds` is the wall time of the iteration so far.
     """
-    finished, units = read_forest(forest), context.params.allocation.shape.units
+    finished, units = shared_forest(forest), context.params.allocation.shape.units
     line = iteration_metrics(
         context.iteration, finished, context.params.update.advantage, read_stages(context.folder), units, seconds
     )
