@@ -52,7 +52,7 @@ def measure(root: Path, iterations: int) -> dict[str, float]:
     import mlflow
     import pyarrow.parquet as pq
 
-    from components.storage import write_sealed, write_text
+    from components import storage
     from components.tree import schema
 
     spent: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(2))  # by what, on the two clocks
@@ -72,7 +72,7 @@ def measure(root: Path, iterations: int) -> dict[str, float]:
 
         return wrapper
 
-    pq.read_table, pq.write_table = timed("Parquet", pq.read_table), timed("Parquet", pq.write_table)
+    pq.write_table, storage.read_parquet = timed("Parquet", pq.write_table), timed("Parquet", storage.read_parquet)
     for name in ("nodes_to_table", "table_to_nodes", "with_columns"):
         setattr(schema, name, timed("tables", getattr(schema, name)))
     hashlib.file_digest = timed("hashes", hashlib.file_digest)
@@ -97,7 +97,7 @@ def measure(root: Path, iterations: int) -> dict[str, float]:
     def end_stage(path: Path, value: dict[str, Any]) -> None:
         """Writes a manifest, which ends the stage that it names last."""
         spent["stages"] = spent["stages"] + now() - began[list(value)[-1]]
-        write_sealed(path, value)
+        storage.write_sealed(path, value)
 
     tasks.stage.write_sealed = end_stage  # type: ignore[attr-defined]
     tasks.stage.listeners.append(Clock())
@@ -109,7 +109,7 @@ def measure(root: Path, iterations: int) -> dict[str, float]:
         "allocation.pool": 512,
     }
     empty = root / "params.yaml"
-    write_text(empty, "{}\n")
+    storage.write_text(empty, "{}\n")
     trace(params=str(empty), overrides=overrides, run_id="bench")
     rows = []
     for (start, cpu, before), (end, cpu_after, after) in itertools.pairwise(marks):

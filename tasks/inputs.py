@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from components.config import Params
-from components.datasets import load_prompts, prepare
+from components.datasets import Prompts, prepare
 from components.environments import Prompt
 from components.errors import UserError
 from components.storage import content_hash, read_parquet, write_parquet
@@ -14,14 +15,14 @@ from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA
 
 
-def prompts(params: Params, split: str) -> dict[str, Prompt]:
+def prompts(params: Params, split: str) -> Mapping[str, Prompt]:
     """The prompts of a split by id, in the file's order."""
     return _prompts(prepare(params.environment, Path(params.run.data_dir)) / f"{split}.parquet")
 
 
 @lru_cache(maxsize=4)
-def _prompts(path: Path) -> dict[str, Prompt]:
-    return {p.prompt_id: p for p in load_prompts(path)}
+def _prompts(path: Path) -> Prompts:
+    return Prompts(path)
 
 
 def read_forest(path: Path) -> Forest:

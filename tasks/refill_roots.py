@@ -33,14 +33,15 @@ def refill_roots(context: Context, policy: Path, roots: Path, factual: Path) -> 
             shutil.copyfile(factual, temporary)
         return {"rounds": 0.0, "rollouts": 0.0, "tokens": 0.0}
     table = read_parquet(roots, ROOTS_SCHEMA)
-    pool, rows = belief_of(table), table.to_pylist()
+    pool, ids = belief_of(table), table["prompt_id"].to_pylist()
     nodes = read_forest(factual).nodes
     rng = np.random.default_rng(derive_seed(params.run.seed, context.iteration, "refill"))
     sample = None
     rounds = rollouts = tokens = 0
-    while (more := arm.refill(pool, _seen(rows, Forest(nodes)), shape, rng)).any():
+    while (more := arm.refill(pool, _seen(ids, Forest(nodes)), shape, rng)).any():
         sample = sample or make_sampler(params, policy, context.iteration)
-        plan = [(row, count) for row, count in zip(rows, more.tolist(), strict=True) if count]
+        rows = np.flatnonzero(more)
+        plan = list(zip(table.take(rows).to_pylist(), more[rows].tolist(), strict=True))
         new, count = grow_roots(context, sample, nodes, plan)
         score_new(params, nodes)
         rounds, rollouts, tokens = rounds + 1, rollouts + count, tokens + sum(sum(n.is_action) for n in new)
@@ -50,10 +51,10 @@ def refill_roots(context: Context, policy: Path, roots: Path, factual: Path) -> 
     )
 
 
-def _seen(rows: list[dict[str, str]], forest: Forest) -> Seen:
+def _seen(ids: list[str], forest: Forest) -> Seen:
     """What each prompt of the pool has shown so far."""
-    position = {row["prompt_id"]: index for index, row in enumerate(rows)}
-    sampled, successes, failures = (np.zeros(len(rows), dtype=np.int64) for _ in range(3))
+    position = {prompt_id: index for index, prompt_id in enumerate(ids)}
+    sampled, successes, failures = (np.zeros(len(ids), dtype=np.int64) for _ in range(3))
     for leaf in forest.leaves_L.tolist():
         prompt, reward = position[forest.nodes[leaf].prompt_id], forest.reward_N[leaf]
         sampled[prompt] += 1
