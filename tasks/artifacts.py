@@ -72,7 +72,7 @@ def show_report(run: Run, page: Path) -> None:
 
 
 def _show(run: Run, what: str, show: Callable[[str], Any]) -> Any:
-    """Calls `show` with a key as Prefect takes it: small letters, digits, dashes; None outside Prefect or on failure."""
+    """Calls `show` with a key of small letters, digits and dashes; None outside Prefect, or if it fails."""
     if runtime.flow_run.id is None:
         return None
     key = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run.run_id}-{what}".lower()).strip("-") or "run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
 from components.errors import UserError
 from components.policy import make_sampler
@@ -22,7 +23,8 @@ def generate(context: Context, policy: Path, roots: Path, shard: Shard = WHOLE) 
     """Writes one tree per active prompt of the shard, with its factual rollouts still unverified."""
     index, count = shard
     sample = make_sampler(context.params, policy, context.iteration)
-    plan = [(row, row["allocated"]) for row in read_parquet(roots, ROOTS_SCHEMA).to_pylist() if row["allocated"]]
+    active = read_parquet(roots, ROOTS_SCHEMA).filter(pc.field("allocated") > 0)
+    plan = [(row, row["allocated"]) for row in active.to_pylist()]
     mine = [plan[row] for row in np.array_split(np.arange(len(plan)), count)[index].tolist()]
     nodes: list[Node] = []
     new, rollouts = grow_roots(context, sample, nodes, mine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -111,15 +112,15 @@ def check_prompts(run: Run, policy: Path) -> None:
         return
     params = run.params
     renderer, environment = Renderer.load(policy), make_environment(params)
-    given = [prompt for split in SPLITS for prompt in prompts(params, split).values()]
-    lengths = [len(renderer.prompt_ids(_begin(environment, prompt))) for prompt in given]
-    if too_long := sum(length >= params.engine.max_tokens for length in lengths):
-        longest = given[lengths.index(max(lengths))]
+    given = (prompt for split in SPLITS for prompt in prompts(params, split).values())
+    tokens_P = np.fromiter((len(renderer.prompt_ids(_begin(environment, prompt))) for prompt in given), dtype=np.int64)
+    if too_long := int((tokens_P >= params.engine.max_tokens).sum()):
+        ids = [prompt_id for split in SPLITS for prompt_id in prompts(params, split)]
         raise UserError(
             f"engine.max_tokens={params.engine.max_tokens} leaves no room for a turn after {too_long} of the "
-            f"{len(given)} prompts; the longest, {longest.prompt_id}, has {max(lengths)} tokens"
+            f"{len(ids)} prompts; the longest, {ids[tokens_P.argmax()]}, has {tokens_P.max()} tokens"
         )
-    run.note(longest_prompt=max(lengths))
+    run.note(longest_prompt=int(tokens_P.max()))
 
 
 def _begin(environment: Environment, prompt: Prompt) -> Chat:

@@ -9,7 +9,7 @@ from components.tracking.names import iteration_metrics
 from components.tracking.report import iteration_report
 from components.tracking.viewer import forest_page
 from tasks.artifacts import show_iteration
-from tasks.inputs import read_forest
+from tasks.inputs import shared_forest
 from tasks.stage import Context, read_stages, stage
 
 
@@ -19,7 +19,7 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
 
     `seconds` is the wall time of the iteration so far.
     """
-    finished, units = read_forest(forest), context.params.allocation.shape.units
+    finished, units = shared_forest(forest), context.params.allocation.shape.units
     line = iteration_metrics(
         context.iteration, finished, context.params.update.advantage, read_stages(context.folder), units, seconds
     )

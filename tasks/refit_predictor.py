@@ -11,7 +11,7 @@ from components.predictor import Prefix, make_predictor, prefixes_of
 from components.predictor.metrics import prediction_metrics
 from components.storage import atomic_path
 from components.tree.values import own_rollouts
-from tasks.inputs import prompts, read_forest
+from tasks.inputs import prompts, shared_forest
 from tasks.stage import Context, stage
 
 
@@ -22,7 +22,7 @@ def refit_predictor(
     """Writes the predictor fitted on the rollouts through all roots and prefixes of this and `earlier` forests."""
     params = context.params
     train = prompts(params, "train")
-    forests = [read_forest(path) for path in (verified, *reversed(earlier))]
+    forests = [shared_forest(path) for path in (verified, *reversed(earlier))]
     metrics = prediction_metrics(forests[0], forests[1:])
     model = make_predictor(params, policy, predictor)
     prefixes: list[Prefix] = []

@@ -22,6 +22,7 @@ SCORED_SCHEMA = pa.schema(
         pa.field("concentration", pa.float64(), nullable=False),  # alpha + beta of the belief
     ]
 )
+CHUNK = 4096  # prompts that the predictor sees at once: features of all of a large pool would not fit in memory
 
 
 @stage("score prompts", output="scored.parquet")
@@ -37,6 +38,11 @@ def score_prompts(context: Context, policy: Path, predictor: Path | None) -> dic
     pool = [ids[i] for i in rng.choice(len(ids), size=params.allocation.pool, replace=False)]
     renderer, task = Renderer.load(policy), make_environment(params)
     model = make_predictor(params, policy, predictor)
-    belief = believe(model, [Prefix.root(train[p], renderer.prompt_ids(task.chat(train[p]))) for p in pool])
-    write_parquet(context.output, pa.table([pool, belief.mean_A, belief.concentration_A], schema=SCORED_SCHEMA))
-    return {"v_hat_mean": float(belief.mean_A.mean()), "v_hat_std": float(belief.mean_A.std())}
+    beliefs = []
+    for first in range(0, len(pool), CHUNK):
+        chunk = [train[p] for p in pool[first : first + CHUNK]]
+        beliefs.append(believe(model, [Prefix.root(p, renderer.prompt_ids(task.chat(p))) for p in chunk]))
+    mean_P = np.concatenate([belief.mean_A for belief in beliefs])
+    concentration_P = np.concatenate([belief.concentration_A for belief in beliefs])
+    write_parquet(context.output, pa.table([pool, mean_P, concentration_P], schema=SCORED_SCHEMA))
+    return {"v_hat_mean": float(mean_P.mean()), "v_hat_std": float(mean_P.std())}

@@ -7,6 +7,7 @@ stood: Prefect schedules and shows, the manifest is the truth.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -32,6 +33,10 @@ logger.addFilter(MaskSecrets())
 
 Shard = tuple[int, int]  # a part of an iteration's active prompts: its index from 0, and the number of parts
 WHOLE: Shard = (0, 1)
+
+# New objects from which Python looks for cycles among them. Forests are many objects in no cycle: at Python's own 700,
+# the search takes a seventh of an iteration, and half of each conversion between nodes and tables.
+COLLECT = 200_000
 
 
 class Listener(Protocol):
@@ -139,6 +144,7 @@ def stage(
         def run_stage(run_path: Path, iteration: int, *args: P.args, **inputs: P.kwargs) -> Path:
             run = Run(Path(run_path))
             torch.set_num_threads(run.params.run.threads)  # sums depend on it, so results do
+            gc.set_threshold(COLLECT)
             context = Context(run, iteration, name, output, cast(Shard, inputs.get("shard", WHOLE)))
             outputs = [context.output, *(context.folder / other for other in also)]
             hashes = {key: _hash(value) for key, value in inputs.items()}

@@ -10,9 +10,10 @@ import torch
 from components.errors import UserError
 from components.policy import make_trainer
 from components.policy.rollout import derive_seed
-from components.storage import atomic_path
+from components.storage import atomic_path, read_parquet, write_parquet
+from components.tree.schema import NODE_SCHEMA, with_columns
 from components.tree.values import leaf_values
-from tasks.inputs import read_forest, write_forest
+from tasks.inputs import shared_forest
 from tasks.stage import Context, stage
 
 
@@ -21,7 +22,7 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
     """Writes the next policy, and `forest.parquet` with the columns `value` and `advantage` filled."""
     params = context.params
     torch.set_num_threads(params.run.threads)
-    forest = read_forest(verified)
+    forest = shared_forest(verified)
     with atomic_path(context.output) as temporary:
         seed = derive_seed(params.run.seed, context.iteration, "update")
         try:
@@ -32,8 +33,9 @@ def update_policy(context: Context, policy: Path, verified: Path) -> dict[str, f
                 f"with a lower update.learning_rate than {params.update.learning_rate:g}"
             ) from error
     value_N, leaves_N = leaf_values(forest)
-    for node, value, leaves, advantage in zip(forest.nodes, value_N, leaves_N, update.advantage_N, strict=True):
-        node.value = float(value) if leaves else None
-        node.advantage = None if math.isnan(advantage) else advantage
-    write_forest(context.folder / "forest.parquet", forest)
+    columns = {
+        "value": [float(value) if leaves else None for value, leaves in zip(value_N, leaves_N, strict=True)],
+        "advantage": [None if math.isnan(advantage) else advantage for advantage in update.advantage_N],
+    }
+    write_parquet(context.folder / "forest.parquet", with_columns(read_parquet(verified, NODE_SCHEMA), columns))
     return update.metrics

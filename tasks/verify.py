@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from components.config import Params
-from components.tree.forest import Forest
-from components.tree.schema import Node, Status, StopReason
-from tasks.inputs import prompts, read_forest, write_forest
+from components.storage import read_parquet, write_parquet
+from components.tree.schema import NODE_SCHEMA, Node, Status, StopReason, table_to_nodes, with_columns
+from tasks.inputs import prompts
 from tasks.judge import judge
 from tasks.stage import WHOLE, Context, Shard, stage
 
@@ -17,10 +19,15 @@ logger = logging.getLogger("trace")
 
 
 def _verify(context: Context, forest: Path, shard: Shard = WHOLE) -> dict[str, float]:
-    """Writes the forest with the rewards of its new leaves."""
-    nodes = read_forest(forest).nodes
-    new = score_new(context.params, nodes)
-    write_forest(context.output, Forest(nodes))
+    """Writes the forest with the rewards of its new leaves; the other nodes stay a table."""
+    table = read_parquet(forest, NODE_SCHEMA)
+    is_leaf_N = table["stop_reason"].is_valid().to_numpy()
+    leaves = table_to_nodes(table.filter(is_leaf_N))
+    new = score_new(context.params, leaves)
+    reward, status = table["reward"].to_pylist(), table["status"].to_pylist()
+    for row, leaf in zip(np.flatnonzero(is_leaf_N).tolist(), leaves, strict=True):
+        reward[row], status[row] = leaf.reward, leaf.status
+    write_parquet(context.output, with_columns(table, {"reward": reward, "status": status}))
     return {"verified": float(len(new)), "unscored": float(sum(n.reward is None for n in new))}
 
 

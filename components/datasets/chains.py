@@ -18,12 +18,19 @@ def draw_chains(
         hops: Weight of each length.
         weights: Weight of each word; uniform by default.
     """
-    numbers = np.array(sorted(hops))
-    lengths = np.array([hops[n] for n in numbers], dtype=float)
-    weights = np.ones(len(words)) if weights is None else weights
+    numbers = sorted(hops)
+    lengths_cdf = _cdf(np.array([hops[n] for n in numbers], dtype=float))
+    words_cdf = _cdf(np.ones(len(words)) if weights is None else weights)
     while True:
-        size = rng.choice(numbers, p=lengths / lengths.sum())
-        yield [words[i] for i in rng.choice(len(words), size=size, p=weights / weights.sum())]
+        size = numbers[lengths_cdf.searchsorted(rng.random(), side="right")]
+        yield [words[i] for i in words_cdf.searchsorted(rng.random(size), side="right").tolist()]
+
+
+def _cdf(weights: np.ndarray) -> np.ndarray:
+    """The cumulative distribution from which `Generator.choice` draws, which prepares it anew at every call."""
+    cdf: np.ndarray = (weights / weights.sum()).cumsum()
+    cdf /= cdf[-1]
+    return cdf
 
 
 def zipf(count: int, exponent: float) -> np.ndarray:

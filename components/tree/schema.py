@@ -7,7 +7,7 @@ exact token sequence that the policy saw and sampled. Text is derived from token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import chain, pairwise
@@ -78,8 +78,7 @@ class Node:
     seed: int = 0  # seed of the request that sampled these tokens
 
     def __post_init__(self) -> None:
-        lengths = {len(self.token_ids), len(self.is_action), len(self.logprobs)}
-        if len(lengths) != 1:
+        if not len(self.token_ids) == len(self.is_action) == len(self.logprobs):
             raise ValueError(
                 f"node {self.node_id} of tree {self.tree_id} (prompt {self.prompt_id}): token_ids, is_action and "
                 f"logprobs have lengths {len(self.token_ids)}, {len(self.is_action)} and {len(self.logprobs)}; "
@@ -131,6 +130,16 @@ def nodes_to_table(nodes: list[Node]) -> pa.Table:
         return NODE_SCHEMA.empty_table()
     columns = zip(*map(attrgetter(*NODE_SCHEMA.names), nodes), strict=True)
     return pa.table(list(map(_to_array, columns, NODE_SCHEMA.types)), schema=NODE_SCHEMA)
+
+
+def with_columns(table: pa.Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """A table, some of its columns replaced; on disk it is to the byte what `nodes_to_table` would give."""
+    for name, values in columns.items():
+        kind = NODE_SCHEMA.field(name)
+        table = table.set_column(table.schema.get_field_index(name), kind, _to_array(values, kind.type))
+    return pa.table(
+        [column.cast(kind) for column, kind in zip(table.columns, NODE_SCHEMA.types, strict=True)], schema=NODE_SCHEMA
+    )
 
 
 def _to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
