@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from components.errors import UserError
-from components.storage import atomic_path, read_json, write_json, write_text
+from components.storage import atomic_path, read_json, read_parquet, write_json, write_text
 from components.tracking.compare import Curve, by_title, compare, flat, markdown
 from components.tracking.figures import FIGURES
-from tasks.inputs import read_forest
+from components.tree.schema import NODE_SCHEMA
 from tasks.run import MAY_CHANGE, Run
 
+STARTS = ("parent_id", "anchor_id", "turn")  # a rollout's first node is a child of the node that paid for it
 NOT_THE_SETTING = (*MAY_CHANGE, "allocation.arm", "run.seed")
 
 
@@ -89,9 +90,9 @@ def _depths(run: Run, iterations: int) -> np.ndarray:
     for number in range(iterations):
         path = run.iteration(number) / "forest.parquet"
         if path.exists():
-            nodes = read_forest(path).nodes
-            starts = [nodes[n.parent_id].turn for n in nodes if n.sibling >= 0]
-            found = np.bincount(starts, minlength=len(counts))
+            table = read_parquet(path, NODE_SCHEMA)
+            parent_N, anchor_N, turn_N = (table[name].to_numpy() for name in STARTS)
+            found = np.bincount(turn_N[parent_N[(parent_N >= 0) & (parent_N == anchor_N)]], minlength=len(counts))
             counts = found + np.pad(counts, (0, len(found) - len(counts)))
     return counts
 

@@ -11,8 +11,11 @@ import yaml
 from typer.testing import CliRunner
 
 from components.config import Params
-from components.storage import read_json, write_json, write_sealed, write_text
+from components.storage import read_json, write_json, write_parquet, write_sealed, write_text
+from components.tree.schema import Node, Origin, nodes_to_table
 from flows.cli import app
+from tasks.compare import read_curves
+from tasks.run import find_run
 
 
 def a_run(folder: Path, arm: str, seed: int, accuracy: list[float], name: str | None = None, **allocation) -> None:
@@ -57,6 +60,19 @@ def test_tables_and_figures_of_arms_and_seeds(tmp_path):
         assert [row["accuracy"] for row in csv.DictReader(stream)][-3:] == ["0.1", "0.3", "0.6"]
     with (tmp_path / "out/comparison.csv").open() as stream:
         assert [row["arm"] for row in csv.DictReader(stream)] == ["grpo", "trace"]
+
+
+def test_rollouts_are_counted_once_by_the_turn_that_they_start_from(tmp_path):
+    """Two bare rollouts of two turns each, and a continuation of two turns from the first one's first turn."""
+    a_run(tmp_path, "trace", 0, [0.1, 0.2, 0.3])
+    rows = [(0, -1, -1, 0), (1, 0, 0, 1), (2, 1, 0, 2), (3, 0, 0, 1), (4, 3, 0, 2), (5, 1, 1, 2), (6, 5, 1, 3)]
+    nodes = [
+        Node(0, "p", node, parent, turn, Origin.ROOT if parent < 0 else Origin.FACTUAL, anchor)
+        for node, parent, anchor, turn in rows
+    ]
+    write_parquet(tmp_path / "trace-s0/iterations/0001/forest.parquet", nodes_to_table(nodes))
+    (curve,) = read_curves([find_run("trace-s0", tmp_path)])
+    assert curve.depths.tolist() == [2, 1]
 
 
 def test_runs_with_other_parameters_are_another_setting_named_by_them(tmp_path):
