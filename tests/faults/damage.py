@@ -39,7 +39,7 @@ def counterpart(file: str, other: Path) -> Path:
     """The file of the same kind in another project, whose data lie in folders of other names."""
     parts = Path(file).parts
     if parts[0] == "data":
-        return next((other / Path(*parts[:2])).glob(f"*/{parts[-1]}"))
+        return next((other / Path(*parts[:-2])).glob(f"*/{parts[-1]}"))
     return other / file
 
 

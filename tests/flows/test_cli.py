@@ -29,7 +29,7 @@ def command(*arguments: str) -> list[str]:
 
 def trace(project: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*arguments), cwd=project, env=environment(**extra), capture_output=True, text=True, timeout=240
+        command(*arguments), cwd=project, env=environment(**extra), capture_output=True, text=True, timeout=900
     )
 
 
@@ -162,7 +162,7 @@ def test_killed_run_continues_with_the_same_command(project, first):
         command(*arguments), cwd=project, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
     )
     marker = project / "runs" / "killed" / "iterations" / "0001" / "scored.parquet"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
@@ -184,11 +184,11 @@ def test_interrupt_says_how_to_go_on(project, first):
         text=True,
     )
     marker = project / "runs" / "stopped" / "iterations" / "0000" / "roots.parquet"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, out + err
     assert "trace train --run-id stopped" in out
     assert "Traceback" not in out + err
