@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from components.config import EnvironmentParams
-from components.datasets import load_prompts, prepare
+from components.datasets import Prompts, load_prompts, prepare
 from components.datasets.builtin import BUILTIN
+from components.datasets.chains import draw_chains, zipf
 from components.datasets.store import prompts_to_table
 from components.errors import UserError
 from components.storage import content_hash, read_json, write_parquet
@@ -70,6 +71,29 @@ def test_faults_name_file_row_and_field(tmp_path):
     path.write_bytes(b"PAR1 no")
     with pytest.raises(UserError, match="damaged"):
         load_prompts(path)
+
+
+def test_prompts_are_made_of_their_rows_when_asked_for(tmp_path):
+    prompts = load_prompts(prepare(SETTINGS, tmp_path) / "val.parquet")
+    path, bad = tmp_path / "some.parquet", replace(prompts[1], metadata=["no object"])
+    write_parquet(path, prompts_to_table([prompts[0], bad, prompts[2]]))
+    split = Prompts(path)
+    assert list(split) == [p.prompt_id for p in prompts[:3]]
+    assert split[prompts[2].prompt_id] == prompts[2]
+    assert split[prompts[2].prompt_id] is split[prompts[2].prompt_id]
+    with pytest.raises(UserError, match=rf"{path}, row 1: field 'metadata' should be an object"):
+        split[bad.prompt_id]
+    with pytest.raises(KeyError):
+        split["none"]
+
+
+@pytest.mark.parametrize("weights", [None, zipf(5, 1.3)])
+def test_chains_are_those_that_generator_choice_draws(weights):
+    words, hops, rng = list("abcde"), {1: 0.2, 3: 0.5, 2: 0.3}, np.random.default_rng(7)
+    p = np.full(5, 0.2) if weights is None else weights / weights.sum()
+    for chain in itertools.islice(draw_chains(np.random.default_rng(7), words, hops, weights), 200):
+        size = rng.choice([1, 2, 3], p=[0.2, 0.3, 0.5])
+        assert chain == [words[i] for i in rng.choice(5, size=size, p=p)]
 
 
 def test_more_prompts_than_there_are_is_an_error_not_an_endless_search(tmp_path):
