@@ -3,7 +3,8 @@
 Each point is the second iteration of a run of the embedded policy in a process of its own; another process has made its
 prompts and the first policy before. Turns are forced: the environment asks on until the turn is reached, whatever the
 policy does. An exponent is the slope of log time over log size between the two largest sizes whose stage takes at least
-0.2 s; 1 is linear.
+0.2 s; 1 is linear. Beside the stages stands what was asked of them, with exponents of its own: where the planner branches
+is its choice, and so is how many tokens the continuations have; and attention reads, for each token, all before it.
 
 Run from the repository: OMP_NUM_THREADS=1 python -m bench.growth [units] [turns] [pool]
 """
@@ -37,7 +38,13 @@ SIZES = {
     "turns": (2, 4, 8, 16),
     "pool": (100, 1_000, 10_000, 100_000, 1_000_000),
 }
-COUNTS = 0.2  # seconds from which a stage's growth is looked at
+LEAST = 0.2  # seconds from which a stage's growth is looked at
+WORK = {
+    "tokens": "tokens of the forest, each counted once",
+    "continued": "those of them that stage 2 added",
+    "attended": "pairs of a token and one that it sees",
+}
+BESIDE = {*WORK, "peak_mb"}  # rows that are no seconds
 
 
 def settings(kind: str, size: int, folder: Path, prompts: int = 0) -> Params:
@@ -70,7 +77,7 @@ def prepare(kind: str, size: int, folder: Path) -> dict[str, float]:
 
 
 def point(kind: str, size: int, folder: Path) -> dict[str, float]:
-    """CPU seconds by stage of one iteration, and `peak_mb` of the process."""
+    """CPU seconds by stage of one iteration, what was asked of the stages, and `peak_mb` of the process."""
     import torch
 
     from bench.stages import iterate
@@ -108,7 +115,22 @@ def point(kind: str, size: int, folder: Path) -> dict[str, float]:
     if kind == "pool":  # whose first iteration is not looked at, and would take as long again
         shutil.copytree(first.iteration(0), run.iteration(0))
     seconds = iterate(run, 1, policy, predictor)[2]
-    return seconds | {"peak_mb": peak_mb()}
+    return seconds | work(run.iteration(1) / "forest.parquet") | {"peak_mb": peak_mb()}
+
+
+def work(path: Path) -> dict[str, float]:
+    """`WORK` of a forest."""
+    from tasks.inputs import read_forest
+
+    forest = read_forest(path)
+    tokens, before = forest.tokens_N.tolist(), [0] * len(forest)
+    for row, parent in enumerate(forest.parent_N.tolist()):
+        before[row] = before[parent] + tokens[parent] if parent >= 0 else 0
+    return {
+        "tokens": float(sum(tokens)),
+        "continued": float(forest.tokens_N[forest.is_counterfactual_N].sum()),
+        "attended": float(sum(n * b + n * (n + 1) / 2 for n, b in zip(tokens, before, strict=True))),
+    }
 
 
 def peak_mb() -> float:
@@ -116,7 +138,7 @@ def peak_mb() -> float:
 
 
 def exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float | None:
-    seen = [(s, t) for s, t in zip(sizes, seconds, strict=True) if t >= COUNTS]
+    seen = [(s, t) for s, t in zip(sizes, seconds, strict=True) if t >= LEAST]
     if len(seen) < 2:
         return None
     (s, t), (larger, longer) = seen[-2:]
@@ -131,7 +153,7 @@ def main(kinds: Sequence[str]) -> None:
             for size in SIZES[kind]:
                 made, row = (_apart(what, kind, size, folder) for what in ("prepare", "point"))
                 rows.append(row)
-                numbers[f"growth_{kind}_{size}_cpu_s"] = sum(t for name, t in row.items() if name != "peak_mb")
+                numbers[f"growth_{kind}_{size}_cpu_s"] = sum(t for name, t in row.items() if name not in BESIDE)
                 numbers[f"growth_{kind}_{size}_peak_mb"] = row["peak_mb"]
                 if kind == "pool":
                     numbers[f"growth_prompts_{size}_cpu_s"] = made["prepare_data"]
@@ -141,8 +163,15 @@ def main(kinds: Sequence[str]) -> None:
             for name in rows[0]:
                 values = [row[name] for row in rows]
                 slope = exponent(SIZES[kind], values) if name != "peak_mb" else None
-                worst = max(worst, slope or 0.0)
-                print(f"{name:22}" + "".join(f"{v:10.2f}" for v in values) + (f"{slope:10.2f}" if slope else ""))
+                if name not in BESIDE:
+                    worst = max(worst, slope or 0.0)
+                elif slope:
+                    numbers[f"growth_{kind}_{name}_exponent"] = slope
+                print(
+                    f"{name:22}"
+                    + "".join(f"{v:10.2f}" if v < 1e5 else f"{v:10.0f}" for v in values)
+                    + (f"{slope:10.2f}" if slope else "")
+                )
             record(numbers | {f"growth_{kind}_worst_exponent": worst})
 
 
@@ -157,7 +186,7 @@ def _apart(what: str, kind: str, size: int, folder: str) -> dict[str, float]:
 
 if __name__ == "__main__":
     if len(sys.argv) == 5:
-        work = {"prepare": prepare, "point": point}[sys.argv[1]]
-        print(json.dumps(work(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))))
+        measure = {"prepare": prepare, "point": point}[sys.argv[1]]
+        print(json.dumps(measure(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))))
     else:
         main(sys.argv[1:] or list(SIZES))
