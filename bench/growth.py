@@ -3,8 +3,9 @@
 Each point is the second iteration of a run of the embedded policy in a process of its own; another process has made its
 prompts and the first policy before. Turns are forced: the environment asks on until the turn is reached, whatever the
 policy does. An exponent is the slope of log time over log size between the two largest sizes whose stage takes at least
-0.2 s; 1 is linear. Beside the stages stands what was asked of them, with exponents of its own: where the planner branches
-is its choice, and so is how many tokens the continuations have; and attention reads, for each token, all before it.
+0.2 s; 1 is linear. Beside the stages stands what was asked of them, with exponents of its own: where the planner
+branches is its choice, and so is how many tokens the continuations have; and attention reads, for each token, all
+before it.
 
 Run from the repository: OMP_NUM_THREADS=1 python -m bench.growth [units] [turns] [pool]
 """
