@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from components.errors import UserError
-from components.storage import atomic_path, read_json, read_parquet, write_json, write_text
+from components.storage import atomic_path, read_parquet, write_json, write_text
 from components.tracking.compare import Curve, by_title, compare, flat, markdown
 from components.tracking.figures import FIGURES
 from components.tree.schema import NODE_SCHEMA
@@ -61,9 +61,7 @@ def _curve(run: Run, setting: str) -> Curve:
     if not lines:
         raise UserError(f"run {run.run_id} has no finished iteration yet")
     accuracy = {line["iteration"]: line["eval/accuracy"] for line in lines}
-    after = run.iteration(len(lines)) / "evaluation.json"
-    if after.exists():
-        accuracy[len(lines)] = read_json(after)["accuracy"]
+    accuracy[len(lines)] = run.accuracy_after(len(lines))
     spent = {key: np.cumsum([0.0, *(line[key] for line in lines)]) for key in ("budget/units", "tokens/generated")}
     at = [k for k in sorted(accuracy) if accuracy[k] is not None]
     names = dict.fromkeys(name for line in lines for name in line)

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from components.errors import UserError
-from components.storage import read_json, write_text
+from components.storage import write_text
 from components.tracking.run_report import Digest, run_report
 from tasks.artifacts import show_report
 from tasks.inputs import read_forest
@@ -27,10 +27,8 @@ def write_report(run: Run, output: Path | None = None) -> Path:
         raise UserError(f"run {run.run_id} has no finished iteration yet")
     forests = {line["iteration"]: run.iteration(line["iteration"]) / "forest.parquet" for line in lines}
     digests = [Digest.of(number, read_forest(path)) for number, path in forests.items() if is_there(path)]
-    after = run.iteration(len(lines)) / "evaluation.json"
-    accuracy = read_json(after)["accuracy"] if after.exists() else None
     path = output or run.path / "report.html"
-    write_text(path, run_report(run.run_id, run.params, lines, accuracy, digests))
+    write_text(path, run_report(run.run_id, run.params, lines, run.accuracy_after(len(lines)), digests))
     return path
 
 

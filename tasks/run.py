@@ -22,7 +22,7 @@ import yaml
 from components.config import Params
 from components.errors import MissingExtraError, UserError
 from components.params_file import load_params
-from components.storage import content_hash, read_sealed, sweep, write_sealed, write_text
+from components.storage import content_hash, read_json, read_sealed, sweep, write_sealed, write_text
 from tasks.objects import file_system
 from tasks.store import bring, hold
 
@@ -85,6 +85,11 @@ class Run:
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    def accuracy_after(self, iterations: int) -> float | None:
+        """Accuracy on held-out prompts of the policy after so many iterations, if the run was evaluated at its end."""
+        path = self.iteration(iterations) / "evaluation.json"
+        return float(read_json(path)["accuracy"]) if path.exists() else None
 
     def metrics(self, start: int = 0) -> list[dict[str, Any]]:
         """The whole lines of metrics.jsonl, from number `start` on; a last line torn by a kill is not one.

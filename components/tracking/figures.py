@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +11,8 @@ from matplotlib.figure import Figure
 
 from components.tracking.compare import Curve
 
-Panel = Callable[[Axes, list[Curve], str], None]  # draws the seeds of one arm in a colour
+Style = dict[str, Any]  # of an arm: colour and dashes
+Panel = Callable[[Axes, list[Curve], Style], None]  # draws the seeds of one arm
 
 TIMES = {  # the stages of an iteration, as the figure of times sums them up
     "rollouts": ("generate", "refill_roots", "expand_prefixes"),
@@ -24,11 +26,11 @@ def accuracy(curves: Sequence[Curve]) -> Figure:
     """Accuracy over units and over tokens, a row of panels for each setting."""
 
     def over(axis: str) -> Panel:
-        def draw(axes: Axes, runs: list[Curve], color: str) -> None:
+        def draw(axes: Axes, runs: list[Curve], style: Style) -> None:
             x = np.linspace(0.0, min(getattr(c, axis)[-1] for c in runs), 100)
             for c in runs:
-                axes.plot(getattr(c, axis), c.accuracy, color=color, alpha=0.25, linewidth=0.8)
-            axes.plot(x, np.mean([np.interp(x, getattr(c, axis), c.accuracy) for c in runs], axis=0), color=color)
+                axes.plot(getattr(c, axis), c.accuracy, **style, alpha=0.25, linewidth=0.8)
+            axes.plot(x, np.mean([np.interp(x, getattr(c, axis), c.accuracy) for c in runs], axis=0), **style)
             axes.set(xlabel=f"{axis} spent", ylabel="accuracy, held out")
 
         return draw
@@ -51,11 +53,11 @@ def predictor(curves: Sequence[Curve]) -> Figure:
 def budget(curves: Sequence[Curve]) -> Figure:
     """Where the budget goes: rollouts by the depth that they start from, and the share of the pool that is sampled."""
 
-    def depths(axes: Axes, runs: list[Curve], color: str) -> None:
+    def depths(axes: Axes, runs: list[Curve], style: Style) -> None:
         length = max(len(c.depths) for c in runs)
         total = np.sum([np.pad(c.depths, (0, length - len(c.depths))) for c in runs], axis=0)
         if total.sum():
-            axes.plot(np.arange(length), total / total.sum(), color=color, marker="o", markersize=3)
+            axes.plot(np.arange(length), total / total.sum(), **style, marker="o", markersize=3)
         axes.set(xlabel="turns before the rollout starts", ylabel="share of rollouts")
 
     return _grid(curves, [depths, _history("budget/active_share", "active share of the pool")])
@@ -101,18 +103,23 @@ def _times(runs: list[Curve]) -> np.ndarray:
 def _history(key: str, label: str) -> Panel:
     """Draws a metric over the iterations."""
 
-    def draw(axes: Axes, runs: list[Curve], color: str) -> None:
+    def draw(axes: Axes, runs: list[Curve], style: Style) -> None:
         known = [c.history[key] for c in runs if np.isfinite(c.history.get(key, np.full(1, np.nan))).any()]
         for values in known:
-            axes.plot(values, color=color, alpha=0.25, linewidth=0.8)
+            axes.plot(values, **style, alpha=0.25, linewidth=0.8)
         if known:
             values = np.array([v[: min(map(len, known))] for v in known])
             seen = np.isfinite(values)
             counts = seen.sum(axis=0)
-            axes.plot(np.where(seen, values, 0).sum(axis=0) / np.where(counts, counts, np.nan), color=color)
+            axes.plot(np.where(seen, values, 0).sum(axis=0) / np.where(counts, counts, np.nan), **style)
         axes.set(xlabel="iteration", ylabel=label)
 
     return draw
+
+
+def _style(arm: int) -> Style:
+    """Ten colours, then the same dashed."""
+    return {"color": f"C{arm % 10}", "linestyle": "-" if arm < 10 else "--"}
 
 
 def _grid(curves: Sequence[Curve], panels: Sequence[Panel]) -> Figure:
@@ -124,9 +131,9 @@ def _grid(curves: Sequence[Curve], panels: Sequence[Panel]) -> Figure:
         for axes, draw in zip(row, panels, strict=True):
             for index, arm in enumerate(arms):
                 if runs := [c for c in curves if (c.title, c.arm) == (title, arm)]:
-                    draw(axes, runs, f"C{index % 10}")
+                    draw(axes, runs, _style(index))
             axes.set_title(title, fontsize="medium")
             axes.grid(alpha=0.3)
-    handles = [axes.plot([], [], color=f"C{index % 10}")[0] for index in range(len(arms))]
+    handles = [axes.plot([], [], **_style(index))[0] for index in range(len(arms))]
     figure.legend(handles, arms, loc="outside lower center", ncols=6, fontsize="small")
     return figure

@@ -109,6 +109,12 @@ def test_figure_has_a_panel_for_each_setting_and_axis_and_a_line_for_each_arm():
     assert len(lines(drawn, 0)) == 2 * (2 + 1)
 
 
+def test_no_two_arms_look_alike_in_a_figure():
+    drawn = FIGURES["accuracy"]([curve(f"arm-{k}", 0, [0, 0.2, 0.4]) for k in range(16)])
+    looks = {(line.get_color(), line.get_linestyle()) for line in drawn.legends[0].get_lines()}
+    assert len(looks) == 16
+
+
 def test_figure_of_a_metric_shows_seeds_and_their_mean_without_what_is_missing():
     runs = [
         curve("trace", 0, [0, 0, 0], predictor__spearman_root=[math.nan, 0.4, 0.6]),
