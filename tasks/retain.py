@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -30,14 +31,17 @@ def retain(run_path: Path, iteration: int) -> Path:
     `run.keep_forests` bounds the forests, those that the next refits need stay, for every kept policy.
     """
     run = Run(run_path)
-    settings, store = run.params.run, store_of(run.path)
-    kept = {_best(run, iteration), *range(iteration + 2 - settings.keep_policies, iteration + 2)}
-    for version in range(1, iteration + 2):
-        for name in ("policy", "predictor"):
-            folder = f"{run.iteration(version - 1)}/{name}"
-            # As text, for there may be thousands; another machine may have left one in the store alone.
-            if version not in kept and (os.path.exists(folder) or (store is not None and store.has(folder))):
-                _drop(run, Path(folder))
+    settings = run.params.run
+    noted, best = run.manifest.get("best"), _best(run, iteration)
+    older = (version for version in range(iteration + 1 - settings.keep_policies, 0, -1) if version != best[0])
+    stale = list(takewhile(lambda version: _made(run, version), older))  # where one is gone, earlier ones are, too
+    if noted and noted[0] != best[0] and noted[0] < iteration + 2 - settings.keep_policies:
+        stale.append(noted[0])  # the best until now, beyond the gap
+    for version in reversed(stale):  # the oldest first: a kill on the way leaves no gap above what is still to go
+        for folder in _made(run, version):
+            _drop(run, folder)
+    if best[0] is not None and noted != best:
+        run.note(best=best)
     if "record" in read_stages(run.iteration(iteration)):
         for name in SUBSUMED:
             _drop(run, run.iteration(iteration) / name)
@@ -53,20 +57,25 @@ def retain(run_path: Path, iteration: int) -> Path:
     return run.path
 
 
-def _best(run: Run, iteration: int) -> int | None:
-    """The version with the highest `eval/accuracy`, that of line v being the accuracy of version v; noted in the run.
+def _best(run: Run, iteration: int) -> list[Any]:
+    """The version with the highest `eval/accuracy`, that of line v being the accuracy of version v; and the accuracy.
 
-    Only the newest line is read, unless the note is from beyond it: from before the run went back.
+    Only the newest line is read, unless the run's note is from beyond it: from before the run went back.
     """
     version, accuracy = run.manifest.get("best") or (None, -1.0)
     start = iteration if version is not None and version < iteration else 1
-    found = (version, accuracy) if start == iteration else (None, -1.0)
+    best = [version, accuracy] if start == iteration else [None, -1.0]
     for line in run.metrics(start)[: iteration + 1 - start]:
-        if line["eval/accuracy"] is not None and line["eval/accuracy"] >= found[1]:
-            found = (line["iteration"], line["eval/accuracy"])
-    if found != (version, accuracy):
-        run.note(best=found)
-    return found[0]
+        if line["eval/accuracy"] is not None and line["eval/accuracy"] >= best[1]:
+            best = [line["iteration"], line["eval/accuracy"]]
+    return best
+
+
+def _made(run: Run, version: int) -> list[Path]:
+    """The policy of a version and the predictor fitted beside it, where they are; maybe in the run's store alone."""
+    store = store_of(run.path)
+    folders = [run.iteration(version - 1) / name for name in ("policy", "predictor")]
+    return [folder for folder in folders if folder.exists() or (store is not None and store.has(str(folder)))]
 
 
 def _drop(run: Run, path: Path) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,17 @@ class Run:
         Raises:
             UserError: if another line is damaged; the message names it.
         """
-        lines = self.metrics_path.read_bytes().splitlines(keepends=True) if self.metrics_path.exists() else []
         rows: list[dict[str, Any]] = []
-        for number, line in enumerate(lines[start:], start=start + 1):
+        if not self.metrics_path.exists():
+            return rows
+        with self.metrics_path.open("rb") as stream:
+            lines = list(islice(stream, start, None))
+        for number, line in enumerate(lines, start=start + 1):
             try:
                 row = json.loads(line)
                 rows.append({"iteration": row["iteration"], **row})
             except (ValueError, TypeError, KeyError):
-                if number < len(lines):
+                if number < start + len(lines):
                     advice = "continue the run to have the file made anew"
                     raise UserError(f"{self.metrics_path}, line {number} is damaged; {advice}") from None
         return rows
