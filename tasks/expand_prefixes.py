@@ -39,8 +39,9 @@ def expand_prefixes(
     with _predicting:
         belief = believe(make_predictor(params, policy, predictor), prefixes)
     anchors = anchors.with_belief(belief)
-    for row, mean in zip(anchors.node_A.tolist(), belief.mean_A.tolist(), strict=True):
-        nodes[row].v_hat = mean if nodes[row].v_hat is None else nodes[row].v_hat
+    for row, *law in zip(anchors.node_A.tolist(), belief.mean_A.tolist(), belief.concentration_A.tolist(), strict=True):
+        if nodes[row].v_hat is None:  # a root keeps what stage 1 believed
+            nodes[row].v_hat, nodes[row].concentration = law
     bare = np.array([n.allocated for n in nodes if n.parent_id < 0], dtype=np.int64)
     rng, *rng_S = (
         np.random.default_rng(derive_seed(params.run.seed, context.iteration, "prefixes", prompt))

@@ -75,6 +75,7 @@ def grow_roots(
                 logprobs=[float("nan")] * len(ids),
                 observation=prompt.question,
                 v_hat=row["v_hat"],  # type: ignore[arg-type]
+                concentration=row["concentration"],  # type: ignore[arg-type]
                 rule=params.allocation.arm,
                 policy_version=context.iteration,
             )

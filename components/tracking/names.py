@@ -14,7 +14,7 @@ from components.tree.metrics import (
     effective_ratio_by_leaf,
     effective_ratio_by_prompt,
     effective_ratio_matched,
-    flip_rate,
+    flip_rates,
     unique_token_ratio,
     units,
 )
@@ -46,6 +46,7 @@ def iteration_metrics(
         own.get(name, {})
         for name in ("generate", "refill_roots", "expand_prefixes", "refit_predictor", "update_policy")
     )
+    flipped, expected = flip_rates(forest)
     bare = [leaf for leaf in forest.scored_L.tolist() if is_bare(forest, leaf)]
     line: dict[str, Any] = {
         "iteration": iteration,
@@ -65,7 +66,8 @@ def iteration_metrics(
         "tokens/generated": sum(stage.get("tokens", 0.0) for stage in (generate, refill, expand)),
         "sampling/prefix_cache_share": _prefix_cache_share([generate, refill, expand]),
         "tree/unique_token_ratio": unique_token_ratio(forest),
-        "tree/flip_rate": flip_rate(forest),
+        "tree/flip_rate": flipped,
+        "tree/expected_flip_rate": expected,
     }
     line |= accounting(forest, credit(forest, advantage))
     line |= {f"predictor/{name}": value for name, value in refit.items()}

@@ -23,7 +23,7 @@ CURVES: Panels = {
         "effective_ratio/leaves": "by leaf",
         "effective_ratio/at_4_leaves": "at 4 leaves",
     },
-    "Flip rate of continuations": {"tree/flip_rate": ""},
+    "Flip rate of continuations": {"tree/flip_rate": "seen", "tree/expected_flip_rate": "expected"},
     "Mean reward of bare rollouts": {"train/reward": ""},
     "Sampled tokens": {"tokens/generated": ""},
     "Rollouts": {"budget/bare_rollouts": "bare", "budget/continuations": "continuations"},

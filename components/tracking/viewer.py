@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from components.allocation.base import Belief
+from components.allocation.prefixes import is_open
 from components.allocation.utilities import prefix_utility, root_utility
 from components.tracking.pages import page
-from components.tree.anchors import SUCCESS, visited_anchors
+from components.tree.anchors import SUCCESS, stored_belief, visited_anchors
 from components.tree.forest import Forest
 from components.tree.schema import Node
 
@@ -64,24 +64,26 @@ def trees(forest: Forest) -> list[dict[str, Any]]:
 def granted_utility(forest: Forest) -> dict[int, float | None]:
     """For each node that was granted rollouts, the chance of contrast that they were granted for, else None.
 
-    At a root V_root(m; v̂) (Eq. 12), at a prefix V_pref(k; v̂) given its factual outcome (Eq. 15). v̂ is taken for the
-    truth, since a forest keeps the mean of a belief alone; a prefix whose factual rollouts disagree has its contrast.
+    At a root E[V_root(m)] (Eq. 12), at a prefix E[V_pref(k)] given the outcomes of its bare rollouts (Eq. 15); a prefix
+    whose bare rollouts disagree has its contrast.
     """
     anchors = visited_anchors(forest)
-    outcome = {
-        row: bool(wins) for row, wins, losses in zip(
-            anchors.node_A.tolist(), anchors.successes_A.tolist(), anchors.failures_A.tolist(), strict=True
-        ) if (wins > 0) != (losses > 0)
-    }  # fmt: skip
     chance: dict[int, float | None] = dict.fromkeys(range(len(forest)))
-    for node in forest.nodes:
-        if not node.allocated or node.v_hat is None:
-            continue
-        belief, count = Belief.point(np.array([node.v_hat])), np.array([node.allocated])
-        if node.parent_id < 0:
-            chance[node.node_id] = float(root_utility(belief, count)[0])
-        elif node.node_id in outcome:
-            chance[node.node_id] = float(prefix_utility(belief, np.array([outcome[node.node_id]]), count)[0])
+    outcomes = zip(
+        anchors.node_A.tolist(),
+        is_open(anchors),
+        anchors.successes_A[:, None],
+        anchors.failures_A[:, None],
+        strict=True,
+    )
+    for row, is_open_here, successes, failures in outcomes:
+        node = forest.nodes[row]
+        if node.allocated and node.v_hat is not None:
+            belief, count = stored_belief([node]), np.array([node.allocated])
+            if node.parent_id < 0:
+                chance[row] = float(root_utility(belief, count)[0])
+            elif is_open_here:
+                chance[row] = float(prefix_utility(belief.after(successes, failures), successes > 0, count)[0])
     return chance
 
 

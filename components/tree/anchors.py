@@ -8,11 +8,13 @@ so the outcomes below it are pooled. The caller predicts at `Anchors.node_A` and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from components.allocation.base import Anchors, Belief
 from components.tree.forest import Forest
-from components.tree.schema import Origin
+from components.tree.schema import Node, Origin
 
 SUCCESS = 0.5  # a reward above it counts as a success, so that graded rewards have an outcome, too
 
@@ -23,7 +25,7 @@ def visited_anchors(forest: Forest) -> Anchors:
     Only factual rollouts count: continuations are leaves of one expansion round and are not expanded again.
 
     Returns:
-        Anchors with the nodes' own `v_hat` as a point belief where every anchor has one, else with ignorance.
+        Anchors with the nodes' own belief where every anchor has one, else with ignorance.
     """
     first_N = merged_prefixes(forest)
     successes, failures, rollouts, tokens = (np.zeros(len(forest), dtype=np.int64) for _ in range(4))
@@ -43,13 +45,14 @@ def visited_anchors(forest: Forest) -> Anchors:
             sampled[anchor] += forest.action_tokens_N[child]
     factual_N = np.array([n.origin != Origin.COUNTERFACTUAL for n in forest.nodes], dtype=bool)
     node_A = np.flatnonzero(factual_N & ~forest.is_terminal_N & (first_N == np.arange(len(forest))))
+    nodes = [forest.nodes[row] for row in node_A.tolist()]
     return Anchors(
         node_A=node_A,
         tree_A=forest.tree_N[node_A],
         turn_A=forest.turn_N[node_A],
         successes_A=successes[node_A],
         failures_A=failures[node_A],
-        belief=_stored_belief(forest, node_A),
+        belief=stored_belief(nodes) if all(n.v_hat is not None for n in nodes) else Belief.ignorant(len(nodes)),
         surprisal_A=_mean(surprise[node_A], sampled[node_A]),
         suffix_tokens_A=_mean(tokens[node_A], rollouts[node_A]),
     )
@@ -79,10 +82,10 @@ def merged_prefixes(forest: Forest) -> np.ndarray:
     return np.array(first, dtype=np.int64)
 
 
-def _stored_belief(forest: Forest, node_A: np.ndarray) -> Belief:
-    v_hat = [forest.nodes[row].v_hat for row in node_A.tolist()]
-    known = [v for v in v_hat if v is not None]
-    return Belief.point(np.array(known)) if len(known) == len(v_hat) else Belief.ignorant(len(v_hat))
+def stored_belief(nodes: Sequence[Node]) -> Belief:
+    """What was believed at these nodes, all of which have a `v_hat`, before anything was sampled below them."""
+    concentration = [np.inf if n.concentration is None else n.concentration for n in nodes]
+    return Belief(np.array([n.v_hat for n in nodes], dtype=np.float64), np.array(concentration, dtype=np.float64))
 
 
 def _mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:

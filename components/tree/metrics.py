@@ -10,8 +10,10 @@ import numpy as np
 from scipy.special import gammaln
 
 from components.allocation.base import CONTINUATION_COST, ROOT_COST
+from components.allocation.prefixes import is_open
+from components.allocation.utilities import prefix_utility
 from components.tree.advantages import Credit
-from components.tree.anchors import SUCCESS, is_bare, merged_prefixes
+from components.tree.anchors import SUCCESS, is_bare, merged_prefixes, visited_anchors
 from components.tree.forest import Forest
 from components.tree.groups import EPS
 
@@ -50,25 +52,31 @@ def effective_ratio_matched(forest: Forest, leaves: int) -> float:
     return max(float(np.mean(chances)), 0.0) if chances else NAN
 
 
-def flip_rate(forest: Forest) -> float:
+def flip_rates(forest: Forest) -> tuple[float, float]:
     """Share of the scored continuations whose outcome differs from that of the bare rollouts through their anchor.
 
     Continuations from a root, or from a prefix whose bare rollouts disagree or were not scored, have nothing to flip
-    and do not count. NaN without any. Whether prefixes were well chosen is judged here, on fresh samples: the factual
-    leaf itself was a reason for choosing.
+    and do not count. Whether prefixes were well chosen is judged here, on fresh samples: the factual leaf itself was a
+    reason for choosing.
+
+    Returns:
+        The share, and the share that was expected: the mean of E[V_pref(1)] (Eq. 15) under the beliefs of the forest
+        given the bare rollouts, which is what the planner goes by. Both NaN without such continuations.
     """
-    success_N = forest.reward_N > SUCCESS
-    first_N = merged_prefixes(forest)
-    passes, fails = np.zeros(len(forest), dtype=np.int64), np.zeros(len(forest), dtype=np.int64)
-    counterfactual_L = forest.is_counterfactual_N[forest.scored_L]
-    for leaf in forest.scored_L[~counterfactual_L].tolist():
-        (passes if success_N[leaf] else fails)[first_N[forest.path(leaf)]] += 1
-    flips = []
-    for leaf in forest.scored_L[counterfactual_L].tolist():
-        anchor = first_N[forest.nodes[leaf].anchor_id]
-        if forest.parent_N[anchor] >= 0 and (passes[anchor] > 0) != (fails[anchor] > 0):
-            flips.append(bool(success_N[leaf]) != bool(passes[anchor] > 0))
-    return float(np.mean(flips)) if flips else NAN
+    anchors, first_N = visited_anchors(forest), merged_prefixes(forest)
+    row_N = np.zeros(len(forest), dtype=np.int64)
+    row_N[anchors.node_A] = np.arange(len(anchors))
+    leaf_L = forest.scored_L[forest.is_counterfactual_N[forest.scored_L]]
+    row_L = row_N[first_N[[forest.nodes[leaf].anchor_id for leaf in leaf_L.tolist()]]]
+    open_L = is_open(anchors)[row_L]
+    leaf_L, row_L = leaf_L[open_L], row_L[open_L]
+    if not len(leaf_L):
+        return NAN, NAN
+    passed_A = anchors.successes_A > 0
+    seen = anchors.belief.after(anchors.successes_A, anchors.failures_A)
+    expected_A = prefix_utility(seen, passed_A, np.ones(len(anchors), dtype=np.int64))
+    flipped_L = (forest.reward_N[leaf_L] > SUCCESS) != passed_A[row_L]
+    return float(flipped_L.mean()), float(expected_A[row_L].mean())
 
 
 def unique_token_ratio(forest: Forest) -> float:

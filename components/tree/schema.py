@@ -70,6 +70,9 @@ class Node:
     status: str = Status.OK
     reward: float | None = None  # only at terminal nodes with status ok; None is "not known", never 0
     v_hat: float | None = None  # predicted chance of success at this prefix, before its continuations were sampled
+    concentration: float | None = (
+        None  # alpha + beta of the Beta law whose mean v_hat is; inf or None: v_hat is a point
+    )
     allocated: int = 0  # bare rollouts granted at a root before stage 2 (which may add more), continuations at a prefix
     rule: str | None = None  # the rule that granted them
     value: float | None = None  # mean reward of the leaves below (Eq. 18)
@@ -112,6 +115,7 @@ NODE_SCHEMA = pa.schema(
         pa.field("status", _CATEGORY, nullable=False),
         pa.field("reward", pa.float32()),
         pa.field("v_hat", pa.float32()),
+        pa.field("concentration", pa.float32()),
         pa.field("allocated", pa.int32(), nullable=False),
         pa.field("rule", _CATEGORY),
         pa.field("value", pa.float32()),

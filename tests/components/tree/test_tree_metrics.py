@@ -15,7 +15,7 @@ from components.tree.metrics import (
     effective_ratio_by_leaf,
     effective_ratio_by_prompt,
     effective_ratio_matched,
-    flip_rate,
+    flip_rates,
     unique_token_ratio,
     units,
 )
@@ -56,9 +56,18 @@ def test_matched_ratio_does_not_favour_more_leaves(plant):
 
 
 def test_flip_rate_counts_continuations_against_their_own_factual_rollout(plant):
-    assert flip_rate(plant([[0, 1, 0, 1, 1, None], [1, 1, 0]])) == pytest.approx(4 / 6)  # 3 of 4, and 1 of 2
-    assert np.isnan(flip_rate(plant([1, 0])))
-    assert np.isnan(flip_rate(plant([[None, 1, 0]])))
+    seen, _ = flip_rates(plant([[0, 1, 0, 1, 1, None], [1, 1, 0]]))
+    assert seen == pytest.approx(4 / 6)  # 3 of 4, and 1 of 2
+    for nothing_to_flip in (plant([1, 0]), plant([[None, 1, 0]])):
+        assert np.isnan(flip_rates(nothing_to_flip)).all()
+
+
+@pytest.mark.parametrize(("concentration", "chances"), [(None, (0.2, 0.1)), (1.0, (0.1, 0.05)), (3.0, (0.15, 0.075))])
+def test_expected_flips_are_those_of_the_beliefs_given_the_bare_rollouts(plant, concentration, chances):
+    forest = plant([[0, 1, 0], [1, 1]])  # two continuations of a failure, one of a success
+    for node, v_hat in zip(forest.nodes, (0.5, 0.2, 0.5, 0.5, 0.5, 0.9, 0.5, 0.5), strict=True):
+        node.v_hat, node.concentration = v_hat, concentration
+    assert flip_rates(forest)[1] == pytest.approx((2 * chances[0] + chances[1]) / 3)
 
 
 def test_unique_token_ratio(plant):
@@ -125,4 +134,4 @@ def test_a_prefix_that_two_rollouts_share_has_its_contrast_and_nothing_to_flip()
             Node(0, "p", at + 1, at, 2, Origin.FACTUAL, anchor_id=0, stop_reason=StopReason.ANSWERED, reward=reward)
         )
     nodes.append(Node(0, "p", 5, 1, 2, Origin.COUNTERFACTUAL, anchor_id=1, stop_reason=StopReason.ANSWERED, reward=0.0))
-    assert np.isnan(flip_rate(Forest(nodes)))
+    assert np.isnan(flip_rates(Forest(nodes))).all()
