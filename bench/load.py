@@ -1,20 +1,21 @@
 """A day of training compressed: thousands of tiny iterations, and what grows meanwhile.
 
-After every iteration the process's memory and open files are read, and the time since the one before, which holds
-everything: the stages, metrics, retention, and MLflow's mirror in its thread. `--prefect` has Prefect run the flow,
-against a temporary server, which takes several times as long.
+After every iteration the process's memory, what of it is in use, and open files are read, and the time since the one
+before, which holds everything: the stages, metrics, retention, and MLflow's mirror in its thread. `--prefect` has
+Prefect run the flow, against a temporary server, which takes several times as long.
 
 Run from the repository: OMP_NUM_THREADS=1 nice -n 19 python -m bench.load [--prefect] [iterations] [folder]
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -32,11 +33,27 @@ SETTINGS = {
 }
 
 
+COLUMNS = ("seconds", "memory_mb", "open_files", "threads", "cpu_seconds", "heap_mb", "python_blocks")
+
+
+class Heap(ctypes.Structure):
+    """What `mallinfo2` of the C library returns: bytes in use are `uordblks` and `hblkhd`."""
+
+    _names = "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _names]
+
+
 class Readings:
-    """Listens to the run; one row an iteration: seconds, resident MB, open files, threads, kB written to the disk."""
+    """Listens to the run; one row of `COLUMNS` an iteration.
+
+    `memory_mb` is resident: with what the allocators hold for later. `heap_mb` is what is in use of the C heap, where
+    arrays and tensors are, and `python_blocks` counts the objects of Python's own allocator.
+    """
 
     def __init__(self, file: Path) -> None:
         self.process, self.last, self.file = psutil.Process(), time.perf_counter(), file
+        self.heap = ctypes.CDLL("libc.so.6").mallinfo2
+        self.heap.restype = Heap
         self.rows: list[list[float]] = []
 
     def stage(self, name: str, done: int, total: int, shard: tuple[int, int] = (0, 1)) -> None:
@@ -44,8 +61,18 @@ class Readings:
 
     def iteration(self, line: dict[str, Any]) -> None:
         now, process = time.perf_counter(), self.process
-        memory = process.memory_info().rss / 2**20
-        self.rows.append([now - self.last, memory, process.num_fds(), process.num_threads(), _cpu(process)])
+        memory, heap = process.memory_info().rss, self.heap()
+        self.rows.append(
+            [
+                now - self.last,
+                memory / 2**20,
+                process.num_fds(),
+                process.num_threads(),
+                _cpu(process),
+                (heap.uordblks + heap.hblkhd) / 2**20,
+                sys.getallocatedblocks(),
+            ]
+        )
         self.last = now
         with self.file.open("a") as stream:
             stream.write(" ".join(f"{x:.4f}" for x in self.rows[-1]) + "\n")
@@ -82,11 +109,13 @@ def figures(rows: np.ndarray, run: Path, name: str) -> dict[str, float]:
     part = max(1, len(rows) // 10)
     early, late = rows[part : 2 * part], rows[-part:]
     numbers = {f"{name}_iterations": float(len(rows))}
-    for column, what in enumerate(("seconds", "memory_mb", "open_files", "threads", "cpu_seconds")):
+    for column, what in enumerate(COLUMNS):
         numbers[f"{name}_{what}_early"] = float(np.median(early[:, column]))
         numbers[f"{name}_{what}_late"] = float(np.median(late[:, column]))
-    numbers[f"{name}_memory_kb_per_iteration"], error = _slope(rows[part:, 1] * 1024)
-    numbers[f"{name}_memory_kb_per_iteration_error"] = error
+    for what, unit, scale in (("memory", "kb", 1024), ("heap", "kb", 1024), ("python", "blocks", 1)):
+        column = COLUMNS.index(f"{what}_blocks" if what == "python" else f"{what}_mb")
+        key = f"{name}_{what}_{unit}_per_iteration"
+        numbers[key], numbers[f"{key}_error"] = _slope(rows[part:, column] * scale)
     sizes = [f.stat().st_size for f in run.rglob("*") if f.is_file()]
     numbers[f"{name}_policies_kept"] = float(len(list(run.glob("iterations/*/policy"))))
     return numbers | {f"{name}_run_kb_per_iteration": sum(sizes) / 1024 / len(rows)}

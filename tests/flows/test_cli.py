@@ -90,9 +90,12 @@ def test_prefect_has_a_readable_run_per_iteration_and_a_task_run_per_task(projec
         )
         names = {name for (name,) in rows}
         artifacts = connection.execute("select count(*) from artifact").fetchone()[0]
+        key = "select data from artifact where key = 'first-iterations'"
+        table = json.loads(json.loads(connection.execute(key).fetchone()[0]))
     wanted = {"score prompts", "allocate roots", "generate", "expand prefixes", "refit predictor", "update policy"}
     assert names >= wanted | {"verify factual", "verify counterfactual", "evaluate", "record"}
     assert artifacts == 2 + 1 + 1  # one an iteration, the run's, and its report
+    assert [row["iteration"] for row in table] == [0, 1]
 
 
 def test_mlflow_mirrors_the_metrics_under_the_manifests_run_id(project, first):

@@ -35,6 +35,21 @@ def test_the_best_goes_once_another_is_better_however_long_ago_it_was(run):
     assert policies(run) == [9, 10]
 
 
+def test_the_best_until_now_stays_while_it_is_among_the_newest(params, data_dir, tmp_path):
+    run = new_run(params, data_dir, tmp_path, run={"keep_policies": 3})
+    grow(run, [0.1, 0.8, 0.9])
+    assert policies(run) == [1, 2, 3]
+
+
+def test_only_the_newest_iteration_has_its_pages(run):
+    for number in range(3):
+        run.iteration(number).mkdir(parents=True)
+        for page in ("report.html", "trees.html"):
+            (run.iteration(number) / page).touch()
+        grow(run, [0.1], start=number)
+    assert {path.parent.name for path in run.path.glob("iterations/*/*.html")} == {"0002"}
+
+
 def test_a_run_without_evaluations_keeps_the_newest(run):
     grow(run, [None] * 5)
     assert policies(run) == [4, 5]
