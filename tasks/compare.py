@@ -20,6 +20,7 @@ from tasks.run import MAY_CHANGE, Run
 
 STARTS = ("parent_id", "anchor_id", "turn")  # a rollout's first node is a child of the node that paid for it
 NOT_THE_SETTING = (*MAY_CHANGE, "allocation.arm", "run.seed")
+HEADLINE = ("accuracy_at_units", "accuracy_at_units_gain", "effective_ratio")
 
 
 def read_curves(runs: Sequence[Run], label: str = "") -> list[Curve]:
@@ -100,8 +101,9 @@ def write_comparison(
 ) -> list[dict[str, Any]]:
     """Writes the tables, their numbers and the figures; returns the rows of `components.tracking.compare.compare`.
 
-    The files are comparison.md, comparison.csv, summary.json (a list of plain rows), metrics.json (the same by task,
-    setting and arm, as `dvc metrics show` reads it), curves.csv (every evaluation of every run), and a figure each.
+    The files are comparison.md, comparison.csv, summary.json (a list of plain rows), metrics.json (`HEADLINE` by
+    task, setting and arm, for `dvc metrics show`, which makes each number a column), curves.csv (every evaluation of
+    every run), and a figure each.
     """
     rows = compare(curves, baseline, accuracy)
     plain = [flat(row) for row in rows]
@@ -110,7 +112,7 @@ def write_comparison(
     write_json(folder / "summary.json", plain)
     nested: dict[str, Any] = {}
     for row in plain:
-        numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
+        numbers = {name: row[name] for name in HEADLINE if row[name] is not None}
         nested.setdefault(row["task"], {}).setdefault(row["setting"] or "all", {})[row["arm"]] = numbers
     write_json(folder / "metrics.json", nested)
     write_text(folder / "curves.csv", _csv([point for curve in curves for point in _points(curve)]))

@@ -55,7 +55,13 @@ def test_tables_and_figures_of_arms_and_seeds(tmp_path):
     assert trace["cost_units"] == pytest.approx(256.0)  # grpo's 0.3
     for figure in ("accuracy", "effective_ratio", "predictor", "budget", "time"):
         assert (tmp_path / f"out/{figure}.svg").read_text().startswith("<?xml")
-    assert read_json(tmp_path / "out/metrics.json")["multihop"]["all"]["trace"]["units"] == 512.0
+    headline = read_json(tmp_path / "out/metrics.json")["multihop"]["all"]
+    assert headline["trace"] == {
+        "accuracy_at_units": pytest.approx(0.55),
+        "accuracy_at_units_gain": pytest.approx(0.25),
+        "effective_ratio": 0.5,
+    }
+    assert set(headline["grpo"]) == {"accuracy_at_units", "effective_ratio"}
     with (tmp_path / "out/curves.csv").open() as stream:
         assert [row["accuracy"] for row in csv.DictReader(stream)][-3:] == ["0.1", "0.3", "0.6"]
     with (tmp_path / "out/comparison.csv").open() as stream:
