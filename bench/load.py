@@ -112,10 +112,10 @@ def figures(rows: np.ndarray, run: Path, name: str) -> dict[str, float]:
     for column, what in enumerate(COLUMNS):
         numbers[f"{name}_{what}_early"] = float(np.median(early[:, column]))
         numbers[f"{name}_{what}_late"] = float(np.median(late[:, column]))
-    for what, unit, scale in (("memory", "kb", 1024), ("heap", "kb", 1024), ("python", "blocks", 1)):
-        column = COLUMNS.index(f"{what}_blocks" if what == "python" else f"{what}_mb")
-        key = f"{name}_{what}_{unit}_per_iteration"
-        numbers[key], numbers[f"{key}_error"] = _slope(rows[part:, column] * scale)
+    slopes = ("memory_mb", "memory_kb", 1024), ("heap_mb", "heap_kb", 1024), ("python_blocks", "python_blocks", 1)
+    for what, kind, scale in slopes:
+        key = f"{name}_{kind}_per_iteration"
+        numbers[key], numbers[f"{key}_error"] = _slope(rows[part:, COLUMNS.index(what)] * scale)
     sizes = [f.stat().st_size for f in run.rglob("*") if f.is_file()]
     numbers[f"{name}_policies_kept"] = float(len(list(run.glob("iterations/*/policy"))))
     return numbers | {f"{name}_run_kb_per_iteration": sum(sizes) / 1024 / len(rows)}

@@ -70,9 +70,7 @@ class Node:
     status: str = Status.OK
     reward: float | None = None  # only at terminal nodes with status ok; None is "not known", never 0
     v_hat: float | None = None  # predicted chance of success at this prefix, before its continuations were sampled
-    concentration: float | None = (
-        None  # alpha + beta of the Beta law whose mean v_hat is; inf or None: v_hat is a point
-    )
+    concentration: float | None = None  # alpha + beta of the Beta law with mean v_hat; inf or None: v_hat is a point
     allocated: int = 0  # bare rollouts granted at a root before stage 2 (which may add more), continuations at a prefix
     rule: str | None = None  # the rule that granted them
     value: float | None = None  # mean reward of the leaves below (Eq. 18)
