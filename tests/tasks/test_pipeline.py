@@ -68,6 +68,7 @@ def test_continuations_start_at_visited_prefixes_and_share_their_tokens(finished
                 assert anchor.origin == Origin.FACTUAL
                 assert not anchor.is_terminal
                 assert anchor.v_hat is not None
+                assert anchor.concentration is not None
                 seen += 1
     assert seen > 0
 
