@@ -10,7 +10,7 @@ from pathlib import Path
 from components.environments import ENVIRONMENTS
 from components.environments.base import Prompt, Transition
 from components.environments.multihop import MultiHop
-from components.verifiers import VERIFIERS
+from components.environments.verify import VERIFIERS
 
 JUDGED = "JUDGED"  # names the variable that names the file in which each case leaves a line
 

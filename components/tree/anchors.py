@@ -1,4 +1,4 @@
-"""The visited anchors of a forest (Eq. 14): the roots, and the prefixes that the bare rollouts passed through.
+"""The visited anchors of a forest (Eq. 14): the roots, and the prefixes that the factual rollouts passed through.
 
     A_i = {(j, t) : 1 <= t < T_ij}
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from components.allocation.base import Anchors, Belief
+from components.allocation.anchors import Anchors, Belief
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin
 
@@ -58,10 +58,10 @@ def visited_anchors(forest: Forest) -> Anchors:
     )
 
 
-def is_bare(forest: Forest, leaf: int) -> bool:
+def from_stage_1(forest: Forest, leaf: int) -> bool:
     """Whether a rollout was planned in stage 1: a fresh sample of the policy at its root.
 
-    Stage 2's extra root rollouts are not: a tree gets them because its bare rollouts agreed, or had no prefix. Refills
+    Stage 2's extra root rollouts are not: a tree gets them because its factual rollouts agreed, or had no prefix. Refills
     of stage 1 are; where an arm refills the same prompt until it is balanced (`reinforce-ada`), their number depends on
     outcomes.
     """

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.config import Params
 from components.errors import UserError
-from components.params_file import load_params, parse_assignment
+from components.params.load import load_params, parse_assignment
+from components.params.root import Params
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,9 +125,7 @@ def test_assignments():
 
 
 def test_parameters_and_mathematics_import_no_torch():
-    code = (
-        "import sys, components.config, components.allocation, components.tree.metrics; print('torch' in sys.modules)"
-    )
+    code = "import sys, components.params.root, components.allocation, components.tree.metrics; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert out.stdout.strip() == "False"
 

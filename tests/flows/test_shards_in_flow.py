@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from components.config import Params
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
 from components.errors import UserError
+from components.params.root import Params
 from components.storage import read_sealed
 from tasks import generate as generate_module
 from tasks import verify as verify_module
@@ -81,7 +81,7 @@ def test_stages_of_shards_are_task_runs_of_their_own_and_leave_no_files(undistur
     line = undisturbed.metrics()[0]
     assert line["time/iteration"] >= max(line[f"time/{stage}"] for stage in ("generate", "expand_prefixes"))
     assert line["tokens/generated"] > 0
-    assert line["budget/bare_rollouts"] == SIZE["root_units"]
+    assert line["budget/factual_rollouts"] == SIZE["root_units"]
 
 
 def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
@@ -100,7 +100,7 @@ def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
         train()
     folders = sorted((run.iteration(0) / "shards").iterdir())
     ended = {folder: len(read_stages(folder)) for folder in folders}
-    assert sorted(ended.values()) == [1, 4, 4]  # the one that failed had sampled its bare rollouts
+    assert sorted(ended.values()) == [1, 4, 4]  # the one that failed had sampled its factual rollouts
     monkeypatch.undo()
     paid: list[str] = []
     grow_roots = generate_module.grow_roots

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from components.config import Params, PolicyParams
 from components.datasets.builtin import BUILTIN
-from components.datasets.functions import load_bfcl
+
 from components.environments.base import Prompt
-from components.environments.bfcl import tool_schema
-from components.environments.bfcl_gold import gold_turns
-from components.environments.calls import hermes
 from components.environments.functions import offered
-from components.policy.base import Completion, Request
+from components.environments.functions.bfcl import tool_schema
+from components.environments.functions.calls import hermes
+from components.environments.functions.gold import gold_turns
+from components.environments.functions.prompts import load_bfcl
+from components.params.root import Params, compose
+from components.policy.base import PolicyParams
 from components.policy.checkpoint import load_model
+from components.policy.engines.base import Completion, Request
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
 from tests.components.environments.test_search_rendering import KEEPS, renderer
@@ -60,7 +61,7 @@ def real_params(folder: Path, policy: Path, environment: dict[str, Any], **secti
     }
     for section, values in sections.items():
         tree[section] |= values
-    return Params.model_validate(tree)
+    return compose(tree)
 
 
 def search_task(folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.allocation import ARMS
+from components.allocation.arms import ARMS
 from components.storage import content_hash, read_parquet
 from tasks.prepare import warm_up_policy
 from tasks.stage import read_stages
@@ -75,7 +75,7 @@ def test_c20_dead_groups_are_refilled_within_the_budget(params, data_dir, tmp_pa
     refill = stages_["refill_roots"]["metrics"]
     assert refill["rounds"] >= 1
     assert line["budget/active_prompts"] == first + refill["rollouts"] / params.allocation.group_size
-    assert line["budget/bare_rollouts"] == line["budget/leaves"] <= params.allocation.shape.units
+    assert line["budget/factual_rollouts"] == line["budget/leaves"] <= params.allocation.shape.units
     forest = forests(run)[0]
     assert len(set(n.prompt_id for n in forest.nodes if n.parent_id < 0)) == line["budget/active_prompts"]
 

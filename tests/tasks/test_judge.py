@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tasks.judge import judge
 
-from components.config import Params, RunParams
-from components.environments import ENVIRONMENTS, Prompt
+from components.build import make_sampler
+from components.environments import ENVIRONMENTS
+from components.environments.base import Prompt
+from components.environments.verify import verify_all
 from components.errors import UserError
-from components.policy import make_sampler
+from components.params.root import Params, RunParams
 from components.policy.rollout import Start
 from components.tree.schema import Status
-from components.verifiers import verify_all
 from components.workers import cluster
 from tasks import judge as judging
-from tasks.judge import judge
 from tests.slow_workers import JUDGED, Slow, SlowSteps
 
 
@@ -100,7 +101,6 @@ def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_polic
     assert getattr(local.environment, "parallel", 1) == 1
     assert remote.environment.parallel > 1
     import numpy as np
-
     from components.datasets.builtin import BUILTIN
 
     builtin = BUILTIN["multihop"]

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from components.config import Params
+from components.environments.verify import VERIFIERS, ask
+from components.params.root import compose
 from components.tracking.names import iteration_metrics
 from components.tree.schema import Status
-from components.verifiers import VERIFIERS
-from components.verifiers.base import ask
 from components.workers.pool import Workers
 from tasks.retain import retain
 from tasks.run import Run, open_run
@@ -29,8 +28,8 @@ KILLED_WHILE_VERIFYING = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from components.params_file import load_params
-from components.verifiers import VERIFIERS
+from components.params.load import load_params
+from components.environments.verify import VERIFIERS
 from components.verifiers.exact_match import ExactMatch
 from tasks.run import open_run
 from tests.tasks.pipeline import train
@@ -136,7 +135,7 @@ def test_c77_run_begun_anew_keeps_what_was_interrupted_and_replaces_what_is_over
     paid.touch()
     open_run(run.params, "r", anew=True)
     assert paid.exists()
-    other = Params.model_validate(run.params.model_dump() | {"run": run.params.run.model_dump() | {"seed": 9}})
+    other = compose(run.params.model_dump() | {"run": run.params.run.model_dump() | {"seed": 9}})
     assert open_run(other, "r", anew=True).params.run.seed == 9
     assert not paid.exists()
     (summary := run.path / "summary.json").touch()

@@ -11,10 +11,10 @@ import pytest
 
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
+from components.environments.verify import VERIFIERS
 from components.errors import UserError
 from components.storage import read_json, read_parquet
 from components.tree.schema import NODE_SCHEMA, Origin, Status, StopReason
-from components.verifiers import VERIFIERS
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.retain import retain
@@ -51,7 +51,7 @@ def test_every_paid_rollout_is_stored_verified_and_accounted_for(finished):
         assert (
             len(leaves)
             == line["budget/leaves"]
-            == sum(line[f"budget/{kind}"] for kind in ("bare_rollouts", "extra_roots", "continuations"))
+            == sum(line[f"budget/{kind}"] for kind in ("factual_rollouts", "extra_roots", "continuations"))
         )
         assert all((n.reward is not None) == (n.status == Status.OK) for n in leaves)
         granted = sum(n.allocated for n in forest.nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from components.allocation import Belief
+from components.allocation.anchors import Belief
 from components.storage import read_parquet
 from tasks import score_prompts as module
 from tasks.prepare import prepare_data

@@ -9,22 +9,22 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tasks.allocate_roots import allocate_roots
+from tasks.expand_prefixes import expand_prefixes
+from tasks.generate import generate
+from tasks.refill_roots import refill_roots
+from tasks.score_prompts import score_prompts
 
-from components.allocation import ARMS
+from components.allocation.arms import ARMS
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
 from components.storage import content_hash
 from components.tree.forest import Forest
 from components.tree.schema import Node
 from tasks import expand_prefixes as expand_module
-from tasks.allocate_roots import allocate_roots
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
-from tasks.refill_roots import refill_roots
 from tasks.run import Run
-from tasks.score_prompts import score_prompts
 from tasks.shards import join_shards, shards_of
 from tasks.stage import Stopped, read_stages, stopping
 from tasks.verify import verify_counterfactual, verify_factual
@@ -123,7 +123,7 @@ def test_threads_bring_the_same_bits_as_one_shard_after_the_other(params, data_d
     assert content_hash(grow(together, together=True)) == expected
 
 
-def test_stage_two_of_a_prompt_begins_before_the_bare_rollouts_of_another_have_ended(
+def test_stage_two_of_a_prompt_begins_before_the_factual_rollouts_of_another_have_ended(
     params, data_dir, tmp_path, monkeypatch
 ):
     run = begin(params, data_dir, tmp_path, 3)
@@ -136,7 +136,7 @@ def test_stage_two_of_a_prompt_begins_before_the_bare_rollouts_of_another_have_e
             with first:
                 free[:] = free or [threading.get_ident()]
             if threading.get_ident() not in free:
-                assert begun.wait(60), "stage 2 waits for the bare rollouts of other prompts"
+                assert begun.wait(60), "stage 2 waits for the factual rollouts of other prompts"
             return super().step(state, action)
 
     def expand(forest):

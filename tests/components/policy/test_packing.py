@@ -7,15 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.config import UpdateParams
 from components.errors import UserError
-from components.policy import loss, tree_attention
-from components.policy.batches import Proximal, build_rows, collate, micro_batches, pack
-from components.policy.loss import score
-from components.policy.packing import layout, split
-from components.policy.trainer_torch import TorchTrainer
+from components.policy.packing import tree_attention
+from components.policy.packing.batches import Proximal, build_rows, collate, micro_batches, pack
+from components.policy.packing.rows import layout, split
+from components.policy.trainers import loss
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.loss import score
+from components.policy.trainers.torch.trainer import TorchTrainer
 from components.storage import content_hash
-from components.tree.advantages import ADVANTAGES, credit
+from components.tree.advantages import ADVANTAGES, terms_of
 from components.tree.forest import Forest
 from tests.components.policy.packed import (
     FLAT,
@@ -35,7 +36,7 @@ def reference_gradient(model, trees: Forest, update: UpdateParams, proximal: Pro
     """The loss as the method writes it, term by term, each with a forward pass of its own."""
     model.zero_grad(set_to_none=True)
     model.set_attn_implementation("sdpa")
-    terms, total = credit(trees, update.advantage), torch.zeros(())
+    terms, total = terms_of(trees, update.advantage), torch.zeros(())
     for node, advantage, weight in zip(terms.node_K, terms.advantage_K, terms.weight_K, strict=True):
         ids, acted = trees.prefix_ids(node), sum(trees.nodes[node].is_action)
         begin = len(ids) - len(trees.nodes[node].token_ids)
@@ -62,7 +63,7 @@ def test_gradient_of_packed_trees_equals_the_one_written_out_term_by_term(monkey
 def test_terms_of_these_tests_are_clipped_on_both_sides_and_carry_both_signs():
     """What the equalities above are worth: nothing, if no ratio left the clip range."""
     model, trees = qwen(), grow(SHAPES["several"], seed=3)
-    (batch,) = micro_batches(trees, credit(trees, "grpo"), TREE, near(model, trees, "grpo"))
+    (batch,) = micro_batches(trees, terms_of(trees, "grpo"), TREE, near(model, trees, "grpo"))
     ratio = torch.exp(score(model, batch, 0.8) - batch.old_logprob_K)
     for sign in (-1, 1):
         told = ratio[batch.advantage_K * sign > 0]
@@ -155,7 +156,7 @@ def test_path_longer_than_the_cap_is_named():
     trees = grow(SHAPES["star"])
     capped = TREE.model_copy(update={"max_path_tokens": 5})
     with pytest.raises(UserError, match=r"the path to node \d+ has \d+ tokens .* more than update.max_path_tokens=5"):
-        micro_batches(trees, credit(trees, "grpo"), capped)
+        micro_batches(trees, terms_of(trees, "grpo"), capped)
 
 
 def test_action_without_a_prompt_before_it_is_refused():
@@ -175,7 +176,7 @@ def test_logits_in_chunks_give_the_same_gradient(monkeypatch):
 
 def test_rows_are_built_per_leaf_that_has_terms():
     trees = grow(SHAPES["late branches"])
-    rows = build_rows(trees, credit(trees, "treerpo"))
+    rows = build_rows(trees, terms_of(trees, "treerpo"))
     for row in rows:
         assert trees.nodes[row.leaf].is_terminal
         assert row.weight[-1] > 0  # nothing is computed behind the last trained token

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from components.policy.prefix_cache import PrefixCache
+from components.policy.engines.transformers.prefix_cache import PrefixCache
 
 
 def cache(capacity: int = 100) -> PrefixCache:
