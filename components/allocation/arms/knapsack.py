@@ -27,8 +27,8 @@ class Knapsack(Arm):
         batch = uniform_prompts(len(pool), groups_in(budget), rng)
         counts_P = np.zeros(len(pool), dtype=np.int64)
         rate = pool.mean_A[batch]
-        budget = groups_in(budget) * budget.group_size
+        units = groups_in(budget) * budget.group_size
         counts_P[batch] = plan_roots(
-            Belief.point(rate), budget, budget.max_per_prompt, rng, weight_P=rate * (1.0 - rate) ** 2
+            Belief.point(rate), units, budget.max_per_prompt, rng, weight_P=rate * (1.0 - rate) ** 2
         )
         return counts_P

@@ -28,14 +28,14 @@ class Vip(Arm):
         batch = uniform_prompts(len(pool), groups_in(budget), rng)
         q = contrast(pool[batch])
         cap = max(2, budget.max_per_prompt or groups_in(budget) * budget.group_size)
-        budget = np.array([groups_in(budget) * budget.group_size - 2 * len(batch)])
+        units = np.array([groups_in(budget) * budget.group_size - 2 * len(batch)])
 
         def gain(rows: np.ndarray, item: np.ndarray) -> np.ndarray:
             decrease: np.ndarray = q[rows] / ((item + 1.0) * item)
             return decrease
 
         one_segment = np.zeros(len(batch), dtype=np.int64)
-        taken, tied = take_largest(gain, np.full(len(batch), cap - 2), one_segment, budget)
+        taken, tied = take_largest(gain, np.full(len(batch), cap - 2), one_segment, units)
         counts_P = np.zeros(len(pool), dtype=np.int64)
-        counts_P[batch] = 2 + taken + spread(tied, one_segment, budget - taken.sum(), rng)
+        counts_P[batch] = 2 + taken + spread(tied, one_segment, units - taken.sum(), rng)
         return counts_P

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from components.engines.base import VllmParams
 from components.policy.engines.base import Completion, Engine, Request
-from components.policy.engines.vllm import vllm_server
+from components.policy.engines.vllm import VllmParams
+from components.policy.engines.vllm import server as vllm_server
 from components.policy.engines.vllm.engine import Weights, completion, sampling
 from components.policy.engines.vllm.launch import options
 

@@ -15,9 +15,9 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.engines.base import VllmParams
 from components.errors import UserError
-from components.policy.engines.vllm import vllm_server
+from components.policy.engines.vllm import VllmParams
+from components.policy.engines.vllm import server as vllm_server
 
 ROOT = Path(__file__).resolve().parents[2]  # where `components` is imported from
 START_SECONDS = 1800.0  # a large model is read from disk first
