@@ -127,9 +127,9 @@ CHOSEN: dict[str, tuple[Registry[Any], str, str]] = {
 # Keys of earlier versions, and what became of them.
 GONE = {
     "update.trainer": "it is called update.name",
-    "engine.top_p": "training needs 1, so there is no key",
-    "engine.top_k": "training needs 0, so there is no key",
-    "engine.repetition_penalty": "training needs 1, so there is no key",
+    "engine.top_p": "log-probabilities of the sampled distribution need 1",
+    "engine.top_k": "log-probabilities of the sampled distribution need 0",
+    "engine.repetition_penalty": "log-probabilities of the sampled distribution need 1",
 }
 
 

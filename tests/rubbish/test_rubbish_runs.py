@@ -50,7 +50,7 @@ def finished(run: Run) -> dict:
     """Trains, and checks the books: every rollout that was paid is there, and none beyond the budget."""
     train(run)
     (line,) = run.metrics()
-    assert line["budget/units"] <= run.params.allocation.shape.units
+    assert line["budget/units"] <= run.params.allocation.budget.units
     leaves = [n for n in read_forest(run.iteration(0) / "forest.parquet").nodes if n.is_terminal]
     assert len(leaves) == line["budget/leaves"]
     assert all((n.reward is not None) == (n.status == Status.OK) for n in leaves)
@@ -171,7 +171,7 @@ WORLDS = {
 def test_environment_of_rubbish_does_not_end_the_run(small, data_dir, tmp_path, random_policy, monkeypatch, kind):
     engine = Says(Renderer.load(random_policy), ANSWER)
     monkeypatch.setattr(policy_package, "_engine", lambda settings: engine)
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: WORLDS[kind](settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", WORLDS[kind])
     run = new_run(small, data_dir, tmp_path)
     line = finished(run)
     assert line["policy/optimizer_steps"] == 0
@@ -183,7 +183,7 @@ def test_environment_that_cannot_begin_a_prompt_is_told_before_any_work(
     small, data_dir, tmp_path, monkeypatch, method, fault
 ):
     world = odd(**{method: broken if fault == "raises" else lambda self, prompt: 3})
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: world(settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", world)
     run = new_run(small, data_dir, tmp_path)
     prepare_data.fn(run.path)
     with pytest.raises(UserError, match=r"OddWorld cannot begin prompt .*: (OSError: the tool|TypeError: chat)"):

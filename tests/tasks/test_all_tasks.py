@@ -72,7 +72,7 @@ def assert_sound(run: Run, forest: Forest, requests: list[Request]) -> None:
     leaves = [forest.nodes[row] for row in forest.leaves_L.tolist()]
     assert leaves
     assert line["budget/leaves"] == len(leaves)
-    assert 0 < line["budget/units"] <= params.allocation.shape.units
+    assert 0 < line["budget/units"] <= params.allocation.budget.units
     for leaf in leaves:
         assert leaf.stop_reason in list(StopReason)
         assert (leaf.reward is not None) == (leaf.status == Status.OK)

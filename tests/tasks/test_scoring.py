@@ -10,19 +10,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tasks.judge import judge
 
 from components.build import make_sampler
 from components.environments import ENVIRONMENTS
 from components.environments.base import Prompt
+from components.environments.multihop import MultiHop
 from components.environments.verify import verify_all
 from components.errors import UserError
 from components.params.root import Params, RunParams
 from components.policy.rollout import Start
 from components.tree.schema import Status
 from components.workers import cluster
-from tasks import judge as judging
+from tasks import verify as scoring
+from tasks.verify import score_answers
 from tests.slow_workers import JUDGED, Slow, SlowSteps
 
 
@@ -42,12 +44,12 @@ def two_workers(folder: Path) -> Iterator[str]:
             dashboard_address="127.0.0.1:0",
             preload=["tests.slow_workers"],
         ) as two:
-            clients = cluster.connect(two.scheduler_address), judging._client(two.scheduler_address)
+            clients = cluster.connect(two.scheduler_address), scoring._client(two.scheduler_address)
             yield two.scheduler_address
             two.wait_for_workers(2, timeout=120)  # for one that is closed while it starts anew may never end
             for client in clients:
                 client.close()
-            judging._client.cache_clear()
+            scoring._client.cache_clear()
             cluster.connect.cache_clear()
 
 
@@ -87,33 +89,29 @@ def _verdicts(outcomes):
 
 def test_a_cluster_judges_as_this_process_does_in_order(params, address, judged):
     cases = _cases(100)
-    assert _verdicts(judge(_on(params, address), cases)) == _verdicts(verify_all(Slow(), cases))
+    assert _verdicts(score_answers(_on(params, address), cases)) == _verdicts(verify_all(Slow(), cases))
     pids = {line.split()[0] for line in judged.read_text().splitlines()} - {str(os.getpid())}
     assert len(pids) == 2
 
 
 def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_policy, monkeypatch, tmp_path):
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: SlowSteps(settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", SlowSteps)
     local, remote = (
         make_sampler(_on(params, where, cluster_steps=where is not None, data_dir=str(tmp_path)), random_policy, 0)
         for where in (None, address)
     )
-    assert getattr(local.environment, "parallel", 1) == 1
-    assert remote.environment.parallel > 1
-    import numpy as np
-    from components.datasets.builtin import BUILTIN
-
-    builtin = BUILTIN["multihop"]
-    stream = builtin.generate(np.random.default_rng(0), {1: 1.0}, builtin.zipf_weights(1.5))
+    assert local.environment.parallel_steps == 1
+    assert remote.environment.parallel_steps > 1
+    stream = MultiHop().generate(np.random.default_rng(0), {1: 1.0}, 1.5)
     prompts = [next(stream) for _ in range(12)]
 
-    def rollouts(sample):
+    def rollouts(sampler):
         starts = [
-            Start(p, tree, tree, 0, 0, sample.renderer.prompt_ids(sample.environment.chat(p)),
-                  sample.environment.reset(p), tree)
+            Start(p, tree, tree, 0, 0, sampler.renderer.prompt_ids(sampler.environment.chat(p)),
+                  sampler.environment.reset(p), tree)
             for tree, p in enumerate(prompts)
         ]  # fmt: skip
-        return sample.sample(starts, len(prompts))
+        return sampler.sample(starts, len(prompts))
 
     here = rollouts(local)
     assert repr(rollouts(remote)) == repr(here)
@@ -134,7 +132,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(p
 
     thread = threading.Thread(target=kill)
     thread.start()
-    outcomes = judge(_on(params, mortal), cases)
+    outcomes = score_answers(_on(params, mortal), cases)
     thread.join()
     assert killed
     assert _verdicts(outcomes) == _verdicts(verify_all(Slow(), cases))
@@ -144,7 +142,7 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(p
 def test_a_case_that_kills_its_workers_has_no_reward_and_spares_its_neighbours(params, mortal, judged):
     cases = _cases(6)
     poison = (Prompt("poison", "?", "right"), "poison")
-    outcomes = judge(_on(params, mortal), [*cases[:3], poison, *cases[3:]])
+    outcomes = score_answers(_on(params, mortal), [*cases[:3], poison, *cases[3:]])
     assert (outcomes[3].reward, outcomes[3].status) == (None, Status.ERROR)
     assert "died" in str(outcomes[3].detail)
     assert _verdicts(outcomes[:3] + outcomes[4:]) == _verdicts(verify_all(Slow(), cases))
@@ -156,9 +154,9 @@ def test_a_cluster_that_loses_its_workers_stops_the_run_before_a_verdict(params,
     monkeypatch.setattr(cluster, "PATIENCE_SECONDS", 0.1)
     with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as empty:
         client = distributed.Client(empty, set_as_default=False)
-        monkeypatch.setattr(judging, "_client", lambda address: client)
+        monkeypatch.setattr(scoring, "_client", lambda address: client)
         with pytest.raises(UserError, match=r"cluster of run\.cluster was lost \(no worker for 0 s\); start it again"):
-            judge(_on(params, empty.scheduler_address), _cases(1))
+            score_answers(_on(params, empty.scheduler_address), _cases(1))
         client.close()
 
 
@@ -167,7 +165,7 @@ def test_no_scheduler_is_one_line(params, monkeypatch):
     monkeypatch.setattr(cluster, "START_SECONDS", 0.5)
     cluster.connect.cache_clear()
     with pytest.raises(UserError, match=r"run\.cluster='tcp://127\.0\.0\.1:9': no scheduler with workers there .*dask"):
-        judge(_on(params, "tcp://127.0.0.1:9"), _cases(1))
+        score_answers(_on(params, "tcp://127.0.0.1:9"), _cases(1))
 
 
 def test_steps_elsewhere_need_a_cluster():

@@ -11,9 +11,9 @@ import yaml
 
 from components.errors import UserError
 from components.params.load import load_params, parse_assignment
-from components.params.root import Params
+from components.params.root import Params, compose, flatten
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def load(tmp_path: Path, text: str, **overrides) -> Params:
@@ -22,10 +22,13 @@ def load(tmp_path: Path, text: str, **overrides) -> Params:
     return load_params(path, overrides)
 
 
-def test_embedded_default_names_every_key_with_its_default():
-    assert load_params(ROOT / "params.yaml") == Params()
-    tree = yaml.safe_load((ROOT / "params.yaml").read_text())
-    assert {s: set(keys) for s, keys in tree.items()} == {s: set(v) for s, v in Params().model_dump().items()}
+def test_embedded_default_holds_the_defaults_and_all_keys_that_are_on():
+    assert load_params(ROOT / "params.yaml") == compose({})
+    tree, defaults = (
+        flatten(x) for x in (yaml.safe_load((ROOT / "params.yaml").read_text()), compose({}).model_dump())
+    )
+    assert tree.keys() <= defaults.keys()
+    assert {key for key in defaults if key not in tree and defaults[key] not in (None, False, 1, [])} == set()
 
 
 @pytest.mark.parametrize(
@@ -40,17 +43,22 @@ def test_embedded_default_names_every_key_with_its_default():
         ("allocation: {arm: best}", r"arm='best' is not known; choose one of .*trace"),
         ("allocation: {root_units: 2, continuations: 0}", r"budget of 2 units .*group_size=8"),
         ("allocation: {pool: 9999}", r"allocation\.pool=9999 is larger than environment\.train_prompts=4096"),
-        ("engine: {top_p: 0.9}", r"top_p=0\.9 changes the sampled distribution.*top_p=1"),
-        ("engine: {top_k: 20}", r"top_k=20"),
-        ("engine: {repetition_penalty: 1.1}", r"repetition_penalty=1\.1"),
+        ("engine: {top_p: 0.9}", r"engine\.top_p=0\.9: no such key .*log-probabilities.* need 1"),
+        ("engine: {top_k: 20}", r"engine\.top_k=20: no such key .*need 0"),
+        ("engine: {repetition_penalty: 1.1}", r"engine\.repetition_penalty=1\.1: no such key"),
+        ("engine: {servers: 2}", r"engine\.servers=2: no such key with engine\.name=transformers"),
+        ("update: {trainer: deepspeed}", r"update\.trainer='deepspeed': no such key .*update\.name"),
         ("engine: {temperature: 0}", r"engine\.temperature=0"),
         ("engine: {temperature: .nan}", r"engine\.temperature=nan"),
         ("engine: {name: tgi}", r"engine\.name='tgi'"),
         ("environment: {max_turns: 4}", r"max_turns=4 leaves no turn for the answer after 4 hops"),
-        ("allocation: {arm: treepo, rounds: 2}", r"rounds=2: only trace and trace-prefix plan continuations in rounds"),
+        ("allocation: {arm: treepo, rounds: 2}", r"allocation\.rounds=2: no such key with allocation\.arm=treepo"),
         ("allocation: {rounds: 3}", r"rounds=3 is more than continuations=2"),
-        ("environment: {name: maths}", r"name='maths' is not known; choose one of multihop, calculator"),
-        ("environment: {hops: {2: 0}}", r"hops must give a positive share"),
+        (
+            "environment: {name: maths}",
+            r"environment\.name='maths' is not known; did you mean math\? choose one of calculator",
+        ),
+        ("environment: {hops: {2: 0}}", r"hops=.*expected a positive share"),
         ("environment: {hops: {0: 1}}", r"environment\.hops"),
         ("update: {advantage: ppo}", r"advantage='ppo' is not known; choose one of grpo"),
         ("update: {packing: dense}", r"update\.packing='dense'"),
@@ -58,16 +66,16 @@ def test_embedded_default_names_every_key_with_its_default():
         ("update: {importance_cap: 0.5}", r"update\.importance_cap=0\.5"),
         ("update: {learning_rate: fast}", r"update\.learning_rate='fast'"),
         ("update: {learning_rate: -1.0}", r"update\.learning_rate=-1\.0"),
-        ("update: {processes: 2}", r"processes=2 is only for trainer=deepspeed"),
-        ("update: {zero_stage: 3}", r"zero_stage=3 is only for trainer=deepspeed"),
-        ("update: {trainer: deepspeed, zero_stage: 4}", r"update\.zero_stage=4"),
-        ("update: {trainer: deepspeed, offload: true}", r"offload=True .* needs zero_stage 1, 2 or 3"),
+        ("update: {processes: 2}", r"update\.processes=2: no such key with update\.name=torch"),
+        ("update: {name: deepspeed, zero_stag: 3}", r"update\.zero_stag=3: no such key with update\.name=deepspeed"),
+        ("update: {name: deepspeed, zero_stage: 4}", r"update\.zero_stage=4"),
+        ("update: {name: deepspeed, offload: true}", r"offload=True .* needs zero_stage 1, 2 or 3"),
         ("update: {lora: {rank: -1}}", r"update\.lora\.rank=-1"),
         ("update: {lora: {rank: 4, targets: [all-linear, q_proj]}}", r"all-linear stands alone"),
         ("update: {dtype: fp16}", r"update\.dtype='fp16'"),
         ("policy: {hidden: 6}", r"policy\.hidden=6"),
         ("policy: {warmup: {steps: 0}}", r"policy\.warmup\.steps=0"),
-        ("policy: {warmup: {hops: {2: 0}}}", r"hops must give a positive share"),
+        ("policy: {warmup: {hops: {2: 0}}}", r"hops=.*expected a positive share"),
         ("run: {threads: 100000}", r"run\.threads=100000"),
         ("run: {seed: 2020-13-45}", r"not valid YAML"),
         ("run: {seed: -1}", r"run\.seed=-1"),
@@ -100,7 +108,7 @@ def test_no_file_is_said_so(tmp_path, kind):
 def test_left_out_keys_take_their_defaults_and_overrides_win(tmp_path):
     params = load(tmp_path, "run: {seed: 3}", **{"run.seed": 4, "allocation.root_units": 256})
     assert (params.run.seed, params.allocation.root_units, params.allocation.pool) == (4, 256, 128)
-    assert load(tmp_path, "") == Params()
+    assert load(tmp_path, "") == compose({})
 
 
 def test_numbers_as_people_write_them(tmp_path):
