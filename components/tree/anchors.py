@@ -62,9 +62,9 @@ def visited_anchors(forest: Forest) -> Anchors:
 def is_bare(forest: Forest, leaf: int) -> bool:
     """Whether a rollout was planned in stage 1: a fresh sample of the policy at its root.
 
-    The extra root rollouts of stage 2 were not: a tree gets them because its first rollouts agreed or had no prefix.
-    Refills of stage 1 were. Where an arm refills a prompt until it is balanced (`reinforce-ada`), their number depends
-    on outcomes.
+    Stage 2's extra root rollouts are not: a tree gets them because its bare rollouts agreed, or had no prefix. Refills
+    of stage 1 are; where an arm refills the same prompt until it is balanced (`reinforce-ada`), their number depends on
+    outcomes.
     """
     node = forest.nodes[leaf]
     return node.origin == Origin.FACTUAL and node.sibling < forest.nodes[node.anchor_id].allocated
