@@ -158,13 +158,16 @@ def compose(tree: Mapping[str, Any]) -> Params:
             faults.append(str(error))
         except ValidationError as error:
             faults += explain(error, f"{name}.", f"{registry.key}={value[key]}")
-    if not faults:
-        try:
-            made = Params.model_validate(sections)
+    faulty = [name for name in CHOSEN if name not in sections]
+    for name in faulty:  # so that the faults of the other sections are reported as well
+        sections[name] = CHOSEN[name][0][CHOSEN[name][2]].Params()
+    try:
+        made = Params.model_validate(sections)
+        if not faulty:
             ADVANTAGES.choose(made.update.advantage)
             return made
-        except ValidationError as error:
-            faults = explain(error)
+    except ValidationError as error:
+        faults = explain(error) + faults
     raise UserError("; ".join(faults))
 
 

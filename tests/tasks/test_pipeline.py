@@ -217,9 +217,9 @@ def test_other_parameters_are_refused_even_where_the_manifest_is_lost(params, da
 def test_parameters_that_were_changed_behind_the_runs_back_are_named(params, data_dir, tmp_path):
     run = new_run(params, data_dir, tmp_path)
     path = run.path / "params.yaml"
-    path.write_text(path.read_text().replace("arm: trace", "arm: grpo"))
+    path.write_text(path.read_text().replace("root_units: 16", "root_units: 18"))
     for again in (lambda: new_run(params, data_dir, tmp_path), lambda: find_run("r", tmp_path)):
-        with pytest.raises(UserError, match=r"params\.yaml is not what the run began with \(allocation\.arm is"):
+        with pytest.raises(UserError, match=r"params\.yaml is not what the run began with \(allocation\.root_units is"):
             again()
 
 
