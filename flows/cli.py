@@ -24,6 +24,7 @@ from rich.markup import escape
 from components.errors import UserError
 from components.secrets import masked
 from flows.compare import compare
+from flows.new import new
 from flows.plan import plan
 from flows.report import report
 from flows.simulate import simulate
@@ -203,6 +204,7 @@ def doctor() -> None:
 
 app.command()(simulate)
 app.command()(compare)
+app.command()(new)
 app.command()(view)
 app.command()(report)
 app.command()(plan)
