@@ -103,9 +103,9 @@ def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
     assert sorted(ended.values()) == [1, 4, 4]  # the one that failed had sampled its factual rollouts
     monkeypatch.undo()
     paid: list[str] = []
-    grow_roots = sample_module.grow_roots
+    sample_roots = sample_module.sample_roots
     monkeypatch.setattr(
-        sample_module, "grow_roots", lambda context, *rest: paid.append(context.name) or grow_roots(context, *rest)
+        sample_module, "sample_roots", lambda context, *rest: paid.append(context.name) or sample_roots(context, *rest)
     )
     train()
     assert paid == []
@@ -114,7 +114,7 @@ def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
 
 KILLED = """
 import os, signal, sys, threading
-from tasks import expand_prefixes as module
+from tasks import expand as module
 
 original, seen, lock = module.visited_anchors, [], threading.Lock()
 
