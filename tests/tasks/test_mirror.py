@@ -17,7 +17,7 @@ import mlflow
 import pytest
 
 from components.config import Params
-from flows.processes import answers, free_port
+from flows.services import answers, free_port
 from tasks.mirror import Mirror
 from tasks.run import Run, lock, open_run
 
