@@ -17,19 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.errors import UserError
-from flows.services import (
-    HOST,
-    Service,
-    ServiceError,
-    answers,
-    end,
-    free_port,
-    home,
-    launch,
-    running,
-    server_environment,
-    wait_for,
-)
+from flows import services
+from flows.services import HOST, Service, ServiceError, answers
 
 _GRACE = 10.0  # seconds that a server has to end
 
@@ -42,12 +31,12 @@ class ServerLost(ServiceError):
 
 @contextlib.contextmanager
 def prefect_api(root: Path) -> Iterator[PrefectAPI]:
-    """Sets PREFECT_API_URL for the block; Prefect reads it at import, so import it inside.
+    """Sets PREFECT_API_URL for the block; Prefect reads it at import, so import it inside. For the main thread.
 
     The URL is the user's if set, else that of `trace up`, else that of a server which starts meanwhile (6 s; 12 s when
     there is no database yet): `wait` blocks until it answers.
     """
-    given, prefect = os.environ.get("PREFECT_API_URL"), running(root).get("Prefect")
+    given, prefect = os.environ.get("PREFECT_API_URL"), services.running(root).get("Prefect")
     api = PrefectAPI(root.resolve(), given or (f"{prefect.url}/api" if prefect else None))
     os.environ["PREFECT_API_URL"] = api.url
     try:
@@ -73,7 +62,7 @@ class PrefectAPI:
 
     def __init__(self, root: Path, given: str | None) -> None:
         """Starts a server, without waiting for it, unless a URL is given."""
-        self._root, self._port = root, 0 if given else free_port()
+        self._root, self._port = root, 0 if given else services.free_port()
         self.url = given or f"http://{HOST}:{self._port}/api"
         self._lock, self._closing = threading.Lock(), False
         self._server = None if given else self._start()
@@ -91,12 +80,12 @@ class PrefectAPI:
                 )
             return
         try:
-            wait_for(f"{self.url}/health", self._server)
+            services.wait_for(f"{self.url}/health", self._server)
         except ServiceError:
             if self._server.process() is not None:
                 raise
             self._server = self._start()  # of two commands that make one new database, the second now finds it made
-            wait_for(f"{self.url}/health", self._server)
+            services.wait_for(f"{self.url}/health", self._server)
         threading.Thread(target=self._keep_up, name="prefect-server", daemon=True).start()
 
     def is_to_blame(self, error: Exception) -> bool:
@@ -110,15 +99,15 @@ class PrefectAPI:
         with self._lock:
             self._closing = True
         if self._server is not None:
-            end(self._server, _GRACE)
+            services.end(self._server, _GRACE)
             if (log := Path(self._server.log)).exists() and not log.stat().st_size:
                 log.unlink()
 
     def _start(self) -> Service:
         command = [sys.executable, "-m", "flows.temporary_server", str(self._port), str(os.getpid())]
-        env = server_environment(self._root) | {"PREFECT_API_URL": self.url}
-        log = home(self._root) / "logs" / f"prefect-{os.getpid()}.log"
-        return launch("the temporary Prefect server", command, env, self._root, log, self._port)
+        env = services.server_environment(self._root) | {"PREFECT_API_URL": self.url}
+        log = services.home(self._root) / "logs" / f"prefect-{os.getpid()}.log"
+        return services.launch("the temporary Prefect server", command, env, self._root, log, self._port)
 
     def _keep_up(self) -> None:
         """Starts the server again when it ends by itself, on the same database; Prefect's client asks for a minute.
@@ -134,7 +123,7 @@ class PrefectAPI:
                 logger.warning("the temporary Prefect server was killed; it is started again")
                 self._server = self._start()
             try:
-                wait_for(f"{self.url}/health", self._server)
+                services.wait_for(f"{self.url}/health", self._server)
             except ServiceError as error:
                 if not self._closing:
                     logger.warning("%s", error)
