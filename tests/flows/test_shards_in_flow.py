@@ -33,14 +33,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Prefect API of this module's own, which its flows use."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows import services
+    from flows.temporary_server import prefect_api
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
-        with services.prefect_api(tmp_path_factory.mktemp("server")) as api:
-            url = api.wait()
-            with temporary_settings({PREFECT_API_URL: url}):
-                yield url
+        with prefect_api(tmp_path_factory.mktemp("server")) as api:
+            api.wait()
+            with temporary_settings({PREFECT_API_URL: api.url}):
+                yield api.url
 
 
 def flow(params: Params, data_dir: Path, folder: Path, run_id: str, shards: int = 3):
