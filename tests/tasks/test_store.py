@@ -23,10 +23,9 @@ from components.errors import UserError
 from components.storage import content_hash, write_sealed
 from tasks import store
 from tasks.retain import retain
-from tasks.run import find_run, lock
+from tasks.run import Run, find_run, lock
 from tasks.stage import read_stages
 from tasks.store import Lease, Store, file_system, held
-from tasks.summary import finished_iterations
 from tests.tasks.pipeline import fingerprints, new_run, train
 
 FIRST = "iterations/0000"
@@ -39,7 +38,7 @@ def _forget_copies():
 
 
 @pytest.fixture(scope="module")
-def bucket():
+def s3():
     """A bucket on a server that speaks S3, on loopback."""
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     s3fs = pytest.importorskip("s3fs")
@@ -47,22 +46,13 @@ def bucket():
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        for name, value in {
-            "ACCESS_KEY_ID": "key",
-            "SECRET_ACCESS_KEY": "hush-hush",
-            "DEFAULT_REGION": "us-east-1",
-        }.items():
+        keys = {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "hush-hush", "DEFAULT_REGION": "us-east-1"}
+        for name, value in keys.items():
             patch.setenv(f"AWS_{name}", value)
         s3fs.S3FileSystem().mkdir("bucket")
         yield "s3://bucket"
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
-
-
-@pytest.fixture
-def s3(bucket, caplog):
-    caplog.set_level("WARNING", "werkzeug")
-    return f"{bucket}/{uuid4().hex}/runs"
 
 
 @pytest.fixture
@@ -72,23 +62,18 @@ def local(tmp_path):
 
 @pytest.fixture(params=["local", "memory", "s3"])
 def url(request):
-    return f"memory://{uuid4().hex}" if request.param == "memory" else request.getfixturevalue(request.param)
+    base = "memory:/" if request.param == "memory" else request.getfixturevalue(request.param)
+    return f"{base}/{uuid4().hex}"
 
 
-@pytest.fixture(scope="module")
-def machine_data(finished, tmp_path_factory):
-    """A machine's data folder, with what the finished run's machine had made."""
-    folder = tmp_path_factory.mktemp("machine") / "data"
-    shutil.copytree(finished.params.run.data_dir, folder)
-    return folder
-
-
-def _stages(path: Path, number: int, *names: str, shard: str = "") -> None:
+def _stages(path: Path, number: int, *names: str, shard: str = "", content: str = "") -> None:
     """Writes what stages leave behind, and tells the store as they do; `update_policy` writes a folder."""
     folder = path / "iterations" / f"{number:04d}" / shard
     for name in names:
         output = folder / ("policy" if name == "update_policy" else f"{name}.parquet")
-        for file in (output / "a.bin", output / "below" / "b.bin") if name == "update_policy" else (output,):
+        shutil.rmtree(output, ignore_errors=True)
+        files = (output / f"{content}a.bin", output / ".hidden", output / "below/b.bin")
+        for file in files if name == "update_policy" else (output,):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{name} {number} {file.name}")
         stages = read_stages(folder)
@@ -99,69 +84,41 @@ def _stages(path: Path, number: int, *names: str, shard: str = "") -> None:
             holder.notify(folder / "manifest.json")
 
 
-def _folder(tmp_path: Path, machine: str) -> Path:
-    """A run's folder on a machine; machine a has begun the run."""
-    path = tmp_path / machine / "r"
-    path.mkdir(parents=True)
-    if machine == "a":
-        write_sealed(path / "manifest.json", {"run_id": "r"})
-    return path
+def _machines(tmp_path: Path, url: str) -> tuple[Path, Path, DirFileSystem]:
+    """The run's folder on a machine that has begun the run, on another one, and in the store."""
+    paths = tmp_path / "a/r", tmp_path / "b/r"
+    for path in paths:
+        path.mkdir(parents=True)
+    write_sealed(paths[0] / "manifest.json", {"run_id": "r"})
+    return *paths, file_system(f"{url}/r")
 
 
-def _uploads(monkeypatch) -> list[str]:
-    """Names of the objects that are uploaded from now on, in their order."""
-    put, write, names = DirFileSystem.put, store.write, []
-    monkeypatch.setattr(DirFileSystem, "put", lambda self, here, there: (names.extend(there), put(self, here, there)))
-    monkeypatch.setattr(store, "write", lambda fs, name, *rest: (names.append(name), write(fs, name, *rest)))
-    return names
-
-
-def test_another_machine_continues_bit_for_bit_when_the_first_is_gone(
-    params, machine_data, finished, tmp_path, local, caplog
-):
-    run = new_run(params, machine_data, tmp_path / "a", run={"store": local})
-    with lock(run, local):
-        train(run, stop_after=15)
-    done = {(k, name): entry["seconds"] for k in (0, 1) for name, entry in read_stages(run.iteration(k)).items()}
-    shutil.rmtree(tmp_path / "a")
-    other = new_run(params, tmp_path / "other-data", tmp_path / "b", run={"store": local})
-    with lock(other, local):
-        train(other)
-    assert not (tmp_path / "other-data" / "warmup").exists()  # it came from the store
-    after = {(k, name): entry["seconds"] for k in (0, 1) for name, entry in read_stages(other.iteration(k)).items()}
-    assert len(done) == 15
-    assert done.items() <= after.items()
-    expected = fingerprints(finished)
-    assert fingerprints(other).items() <= expected.items()  # what nobody asked for stays in the store
-    everything = find_run(f"{local}/r", tmp_path / "c")
-    for k in (0, 1):
-        for entry in read_stages(everything.iteration(k)).values():
-            assert all(store.has_hash(everything.iteration(k) / name, h) for name, h in entry["outputs"].items())
-    assert fingerprints(everything) == expected
-    assert other.metrics_path.read_bytes() == everything.metrics_path.read_bytes()
-    assert not caplog.records
+def _open(path: Path, url: str) -> None:
+    with held(path, url):
+        pass
 
 
 def test_outputs_go_before_their_manifest_and_nothing_goes_twice(tmp_path, url, monkeypatch):
-    path, there, names = _folder(tmp_path, "a"), file_system(f"{url}/r"), _uploads(monkeypatch)
+    path, _, there = _machines(tmp_path, url)
+    put, write, names = DirFileSystem.put, store.write, []
+    monkeypatch.setattr(DirFileSystem, "put", lambda self, here, there: (names.extend(there), put(self, here, there)))
+    monkeypatch.setattr(store, "write", lambda fs, name, *rest: (names.append(name), write(fs, name, *rest)))
     with held(path, url):
-        _stages(path, 0, "scored", "roots", "update_policy")
+        _stages(path, 0, "scored", "update_policy")
         _stages(path, 1, "scored")
     assert names.index(f"{FIRST}/scored.parquet") < names.index(f"{FIRST}/manifest.json")
     last = max(place for place, name in enumerate(names) if name == f"{FIRST}/manifest.json")
     assert names.index(f"{FIRST}/policy/below/b.bin") < last
     names.clear()
-    there.rm([f"{FIRST}/manifest.json", f"{FIRST}/roots.parquet"])
-    manifest = path / "iterations/0001/manifest.json"
-    manifest.write_text("torn")  # the store has a better one
-    with held(path, url):
-        pass
-    assert set(names) == {".lease", ".writer", f"{FIRST}/manifest.json", f"{FIRST}/roots.parquet"}
-    assert there.exists(f"{FIRST}/roots.parquet")
+    there.rm([f"{FIRST}/manifest.json", f"{FIRST}/scored.parquet"])
+    _open(path, url)
+    assert f"{FIRST}/scored.parquet" in names
+    assert not any("0001" in name for name in names)
+    assert there.exists(f"{FIRST}/scored.parquet")
 
 
 def test_only_what_is_asked_for_is_brought_and_only_with_the_right_content(tmp_path, url, caplog):
-    path, other, there = _folder(tmp_path, "a"), _folder(tmp_path, "b"), file_system(f"{url}/r")
+    path, other, there = _machines(tmp_path, url)
     with held(path, url):
         _stages(path, 0, "scored", "roots", "generated", "update_policy")
     there.pipe_file(f"{FIRST}/roots.parquet", b"torn")
@@ -180,6 +137,18 @@ def test_only_what_is_asked_for_is_brought_and_only_with_the_right_content(tmp_p
     assert there.cat(f"{FIRST}/roots.parquet") == b"roots 0 roots.parquet"
 
 
+def test_damage_here_does_not_reach_the_store_and_a_manifest_comes_back_from_it(tmp_path, local):
+    path, _, there = _machines(tmp_path, local)
+    _stages(path, 0, "scored", "roots")
+    (path / FIRST / "roots.parquet").write_bytes(b"torn")
+    _open(path, local)
+    assert there.find(FIRST) == [f"{FIRST}/manifest.json", f"{FIRST}/scored.parquet"]
+    whole = there.cat(f"{FIRST}/manifest.json")
+    (path / FIRST / "manifest.json").write_bytes(whole[:-9])
+    _open(path, local)
+    assert (path / FIRST / "manifest.json").read_bytes() == there.cat(f"{FIRST}/manifest.json") == whole
+
+
 def test_retention_drops_in_the_store_what_this_machine_and_another_made(params, tmp_path, url):
     for number, machine in enumerate("ab"):
         run = new_run(params, tmp_path / "data", tmp_path / machine, run={"store": url, "keep_policies": 1})
@@ -196,38 +165,44 @@ def test_retention_drops_in_the_store_what_this_machine_and_another_made(params,
     }  # fmt: skip
 
 
-def test_what_was_dropped_is_uploaded_again_when_it_is_made_anew(tmp_path, local):
-    path = _folder(tmp_path, "a")
-    with held(path, local):
-        for _ in range(2):
-            _stages(path, 0, "verified", shard="shards/01-of-02")
-            store.store_of(path).drop(path / FIRST / "shards")
+def test_what_is_made_anew_is_uploaded_in_place_of_what_was_there_or_was_dropped(tmp_path, url):
+    path, other, there = _machines(tmp_path, url)
+    with held(path, url):
+        _stages(path, 0, "update_policy")
+        _stages(path, 0, "update_policy", content="other")
         _stages(path, 0, "verified", shard="shards/01-of-02")
-    assert (tmp_path / f"store/r/{FIRST}/shards/01-of-02/verified.parquet").exists()
+        store.store_of(path).drop(path / FIRST / "shards")
+        _stages(path, 0, "verified", shard="shards/01-of-02")
+    assert there.exists(f"{FIRST}/shards/01-of-02/verified.parquet")
+    with held(other, url):
+        assert store.is_there(other / FIRST / "policy")
 
 
-def test_a_store_that_is_away_delays_uploads_but_not_the_run(tmp_path, local, caplog):
-    path, there, aside = _folder(tmp_path, "a"), tmp_path / "store", tmp_path / "aside"
+def test_a_store_that_is_away_delays_uploads_but_not_the_run(tmp_path, local, caplog, monkeypatch):
+    (path, *_), there, aside = _machines(tmp_path, local), tmp_path / "store", tmp_path / "aside"
     with held(path, local):
-        _stages(path, 0, "scored")
+        with monkeypatch.context() as patch:
+            patch.delattr(DirFileSystem, "put")
+            _stages(path, 0, "scored")
+            store.store_of(path)._thread.submit(int).result(60)
+        assert "is away" in caplog.text
+    assert (there / f"r/{FIRST}/scored.parquet").exists()
+    with held(path, local):
         there.rename(aside)
         there.write_text("in the way")
-        _stages(path, 0, "roots", "update_policy")
-    assert "is away" in caplog.text
-    assert "to push it, continue the run here" in caplog.text
-    away = pytest.raises(UserError, match=r"run\.store: cannot reach file://.*/store/r .*--set run.store=null")
-    with away, held(path, local):
-        pass
+        _stages(path, 0, "update_policy")
+    assert f"to push them, continue {path}" in caplog.text
+    with pytest.raises(UserError, match=r"run\.store: cannot reach file://.*/store/r .*--set run.store=null"):
+        _open(path, local)
     there.unlink()
     aside.rename(there)
-    with held(path, local):
-        pass
+    _open(path, local)
     assert (there / f"r/{FIRST}/policy/a.bin").exists()
     assert read_stages(there / "r" / FIRST) == read_stages(path / FIRST)
 
 
 def test_the_store_wins_where_another_machine_went_on(tmp_path, url, monkeypatch):
-    path, other = _folder(tmp_path, "a"), _folder(tmp_path, "b")
+    path, other, _ = _machines(tmp_path, url)
     with held(path, url):
         _stages(path, 0, "scored")
     with monkeypatch.context() as patch:
@@ -244,26 +219,28 @@ def test_the_store_wins_where_another_machine_went_on(tmp_path, url, monkeypatch
 
 
 def test_one_machine_writes_at_a_time(tmp_path, url):
-    path, other, there = _folder(tmp_path, "a"), _folder(tmp_path, "b"), file_system(f"{url}/r")
-    refused = pytest.raises(UserError, match=r"://.*/r is being written on .* \(process \d+, last sign 0 s ago\); end")
+    path, other, there = _machines(tmp_path, url)
+    refused = pytest.raises(
+        UserError, match=r"://.*/r is being written on .* \(process \d+, last sign \d+ s ago\); end"
+    )
     with held(path, url):
-        with refused, held(other, url):
-            pass
+        with refused:
+            _open(other, url)
+        with pytest.raises(FileExistsError):
+            store.write(there, ".lease", b"in the same moment", "create")
         lease = there.cat(".lease")
     assert not there.exists(".lease")
 
-    there.pipe_file(".lease", lease)  # its process was killed: the same folder goes on, another one has to wait
-    with refused, held(other, url):
-        pass
-    with held(path, url):
-        pass
+    there.pipe_file(".lease", lease)  # its process was killed: its folder goes on, another one has to wait
+    with refused:
+        _open(other, url)
+    _open(path, url)
     there.pipe_file(".lease", json.dumps(json.loads(lease) | {"time": time.time() - store.STALE_SECONDS - 1}).encode())
-    with held(other, url):
-        pass
+    _open(other, url)
 
 
 def test_a_machine_that_lost_its_lease_stops(tmp_path, url):
-    path, there = _folder(tmp_path, "a"), file_system(f"{url}/r")
+    path, _, there = _machines(tmp_path, url)
     stop = pytest.raises(UserError, match=r"taken over by far-away \(process 7\); this process stops")
     with stop, held(path, url):
         owner = {"token": "another", "host": "far-away", "pid": 7, "time": time.time()}
@@ -278,36 +255,17 @@ def test_a_machine_that_lost_its_lease_stops(tmp_path, url):
 def test_a_lease_is_renewed_while_it_is_held(local, monkeypatch):
     monkeypatch.setattr(store, "RENEW_SECONDS", 0.02)
     fs = file_system(local)
-
-    def renewed() -> float:
-        return float(json.loads(fs.cat(".lease"))["time"])
-
     with Lease(local, fs):
-        first, deadline = renewed(), time.monotonic() + 10
-        while renewed() == first and time.monotonic() < deadline:
+        first, deadline = fs.cat(".lease"), time.monotonic() + 10
+        while (last := fs.cat(".lease")) == first and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert renewed() > first
+        assert json.loads(last)["time"] > json.loads(first)["time"]
     assert not fs.exists(".lease")
 
 
-def test_a_store_grants_one_lease(url):
-    fs = file_system(url)
-    store.write(fs, ".lease", b"first", "create")
-    with pytest.raises(FileExistsError):
-        store.write(fs, ".lease", b"second", "create")
-    assert fs.cat(".lease") == b"first"
-
-
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("runs", "is no URL"),
-        ("s3://key:secret@host/bucket", "credentials"),
-        ("s3://bucket/runs?secret=1", "credentials"),
-    ],
-)
-def test_store_must_be_a_url_without_credentials(url, reason):
-    with pytest.raises(ValueError, match=reason):
+@pytest.mark.parametrize("url", ["runs", "s3://key:secret@host/bucket", "s3://bucket/runs?secret=1"])
+def test_store_must_be_a_url_without_credentials(url):
+    with pytest.raises(ValueError, match="is no URL" if url == "runs" else "credentials"):
         RunParams(store=url)
 
 
@@ -324,7 +282,7 @@ def test_two_runs_of_one_name_are_kept_apart(params, tmp_path, local):
     assert new_run(params, tmp_path / "data", tmp_path / "c", run={"store": local, "seed": 1}).path == copy.path
 
 
-def test_what_cannot_be_opened_is_one_line(params, tmp_path, local, bucket):
+def test_what_cannot_be_opened_is_one_line(params, tmp_path, local, s3):
     with pytest.raises(UserError, match=r"run\.store='nowhere://x'.*nowhere"):
         new_run(params, tmp_path / "data", tmp_path, run={"store": "nowhere://x"})
     with pytest.raises(UserError, match=r"run\.store: cannot reach s3://nowhere/r"):
@@ -337,29 +295,46 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tasks.run import Run, lock
+from tasks.store import store_of
 from tests.tasks.pipeline import train
 run = Run(Path(sys.argv[1]))
 with lock(run, sys.argv[2]):
-    train(run, 9)
+    train(run, 13)
+    store_of(run.path)._thread.submit(int).result()
+    train(run, 4)  # of the second iteration
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_run_killed_between_machines_on_s3(params, machine_data, finished, tmp_path, s3, caplog, monkeypatch):
-    run, there = new_run(params, machine_data, tmp_path / "a", run={"store": s3}), file_system(f"{s3}/r")
-    root = Path(__file__).parents[2]
+def _seconds(run: Run) -> dict[tuple[int, str], float]:
+    return {(k, name): entry["seconds"] for k in (0, 1) for name, entry in read_stages(run.iteration(k)).items()}
+
+
+def test_run_killed_is_continued_elsewhere_bit_for_bit(params, finished, tmp_path, s3, caplog, monkeypatch):
+    data, root = shutil.copytree(finished.params.run.data_dir, tmp_path / "data"), str(Path(__file__).parents[2])
+    run, there = new_run(params, data, tmp_path / "a", run={"store": s3}), file_system(f"{s3}/r")
     command = [sys.executable, "-c", KILLED, str(run.path), s3]
-    killed = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, timeout=600)
-    assert killed.returncode == -signal.SIGKILL
+    code = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": root}, timeout=600).returncode
+    assert code == -signal.SIGKILL
     assert there.exists(".lease")  # nobody was left to give it back
     shutil.rmtree(tmp_path / "a")
     monkeypatch.setattr(store, "STALE_SECONDS", 0.0)
+
+    done = _seconds(find_run(f"{s3}/r", tmp_path / "c"))
+    assert len(done) >= 13
     other = new_run(params, tmp_path / "other-data", tmp_path / "b", run={"store": s3})
     with lock(other, s3):
         train(other)
-    assert fingerprints(other).items() <= fingerprints(finished).items()
     assert not there.exists(".lease")
-    read = find_run(f"{s3}/r", tmp_path / "c")
-    assert finished_iterations(read) == 2
-    assert (read.iteration(1) / "policy" / "model.safetensors").exists()
+    assert not (tmp_path / "other-data" / "warmup").exists()  # it came from the store
+    assert done.items() <= _seconds(other).items()
+    assert fingerprints(other).items() <= fingerprints(finished).items()  # what nobody asked for stays in the store
+
+    everything = find_run(f"{s3}/r", tmp_path / "c")
+    for k in (0, 1):
+        for entry in read_stages(everything.iteration(k)).values():
+            assert all(store.has_hash(everything.iteration(k) / name, h) for name, h in entry["outputs"].items())
+    assert fingerprints(everything) == fingerprints(finished)
+    assert other.metrics_path.read_bytes() == everything.metrics_path.read_bytes()
+    assert not [record for record in caplog.records if record.name == "trace"]
     assert "hush-hush" not in caplog.text + (other.path / "params.yaml").read_text()
