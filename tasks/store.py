@@ -54,9 +54,8 @@ def is_there(path: Path) -> bool:
     if path.exists():
         return True
     manifest = path.with_name("manifest.json")
-    return manifest.exists() and has_hash(
-        path, (outputs_of(manifest.name, manifest.read_bytes()) or {}).get(path.name, "")
-    )
+    outputs = outputs_of(manifest.name, manifest.read_bytes()) if manifest.exists() else None
+    return has_hash(path, (outputs or {}).get(path.name, ""))
 
 
 def open_copy(url: str, folder: Path) -> Path:
@@ -65,8 +64,7 @@ def open_copy(url: str, folder: Path) -> Path:
     store = Store(url, path)
     if not store.pull():
         raise UserError(f"no run in {url}")
-    if store.earlier is None:
-        store.writer.write_text("a copy to read")
+    store.writer.touch()  # so that it is known to be a copy
     _readable[path] = store
     return path
 
@@ -159,13 +157,13 @@ class Store:
         return path.removeprefix(f"{self.path}/") in self.there
 
     def notify(self, manifest: Path) -> None:
-        """Has a manifest uploaded, after the outputs that it names; raises a LostError if the lease was lost."""
-        if isinstance(self._failure, LostError):
+        """Queues a manifest, to upload it after the outputs that it names; raises a UserError if the lease was lost."""
+        if isinstance(self._failure, UserError):
             raise self._failure
         self._change(lambda: self._upload(self._name(manifest)))
 
     def drop(self, path: Path) -> None:
-        """Has a file or folder removed, once what is new by now is safe in the store."""
+        """Queues a file or folder, to remove it once what is new by now is safe in the store."""
         self._change(lambda: self._remove(self._name(path)))
 
     def finish(self) -> None:
@@ -188,7 +186,7 @@ class Store:
                 self._changes.pop(0)
             self._failure = None
         except Exception as error:  # whatever a store raises: the run goes on, and the next change tries again
-            if self._failure is None and not isinstance(error, LostError):
+            if self._failure is None and not isinstance(error, UserError):
                 logger.warning("%s is away (%.200r); the run goes on, uploads follow", self.url, error)
             self._failure = error
 
@@ -257,11 +255,11 @@ class Lease:
             self.fs.rm_file(".lease")
 
     def check(self) -> None:
-        """Raises a LostError if the lease is no longer this process's."""
+        """Raises a UserError if the lease is no longer this process's."""
         owner = self._owner()
         if owner.get("token") != self.token:
             by = f"taken over by {owner['host']} (process {owner['pid']})" if owner else "removed"
-            raise LostError(f"the lease of {self.url} was {by}; this process stops, so that two do not write it")
+            raise UserError(f"the lease of {self.url} was {by}; this process stops, so that two do not write it")
 
     def _renew(self) -> None:
         while not self._released.wait(RENEW_SECONDS):
@@ -277,10 +275,6 @@ class Lease:
     def _write(self, mode: str = "overwrite") -> None:
         owner = {"token": self.token, "host": os.uname().nodename, "pid": os.getpid(), "time": time.time()}
         write(self.fs, ".lease", json.dumps(owner).encode(), mode)
-
-
-class LostError(UserError):
-    """The lease is another process's by now."""
 
 
 @contextmanager
@@ -311,7 +305,9 @@ def file_system(url: str) -> Any:
 
 def write(fs: Any, name: str, content: bytes, mode: str = "overwrite") -> None:
     """Writes an object that appears whole; with mode "create", raises a FileExistsError where there is one."""
-    if "file" not in fs.fs.protocol:
+    from fsspec.implementations.local import LocalFileSystem
+
+    if not isinstance(fs.fs, LocalFileSystem):
         fs.pipe_file(name, content, mode=mode)
         return
     temporary, target = f"{fs.path}/{name}.{uuid4().hex}", f"{fs.path}/{name}"

@@ -182,7 +182,7 @@ def test_a_store_that_is_away_delays_uploads_but_not_the_run(tmp_path, local, ca
     (path, *_), there, aside = _machines(tmp_path, local), tmp_path / "store", tmp_path / "aside"
     with held(path, local):
         with monkeypatch.context() as patch:
-            patch.delattr(DirFileSystem, "put")
+            patch.setattr(DirFileSystem, "put", None)
             _stages(path, 0, "scored")
             store.store_of(path)._thread.submit(int).result(60)
         assert "is away" in caplog.text
