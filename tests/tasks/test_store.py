@@ -19,6 +19,7 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from components.errors import UserError
+from components.params.root import RunParams
 from components.storage import content_hash, write_sealed
 from tasks import store
 from tasks.retain import retain
