@@ -112,9 +112,9 @@ def test_trace_skips_certain_prompts_and_grpo_does_not(grow_anchors):
 
 def test_flat_arms_take_whole_groups_of_the_whole_budget(grow_anchors):
     for name in ("grpo", "pcl", "mopps"):
-        bare = spend(name, np.random.default_rng(0).random(300), Budget(128, 2, 8), grow_anchors).factual_P
-        assert (bare[bare > 0] == 8).all()
-        assert (bare > 0).sum() == 32
+        factual = spend(name, np.random.default_rng(0).random(300), Budget(128, 2, 8), grow_anchors).factual_P
+        assert (factual[factual > 0] == 8).all()
+        assert (factual > 0).sum() == 32
 
 
 def test_treepo_matches_the_units_of_flat_groups(grow_anchors):
@@ -141,15 +141,15 @@ def test_mopps_explores_what_it_does_not_know_and_is_pcl_when_it_does(grow_ancho
 
 def test_knapsack_favours_hard_prompts_over_equally_uncertain_easy_ones(grow_anchors):
     rates = np.repeat([0.2, 0.8], 16)
-    bare = spend("knapsack", rates, Budget(128, 2, 8), grow_anchors).factual_P
-    assert bare[:16].sum() > bare[16:].sum()
+    factual = spend("knapsack", rates, Budget(128, 2, 8), grow_anchors).factual_P
+    assert factual[:16].sum() > factual[16:].sum()
 
 
 def test_vip_gives_every_prompt_of_its_batch_two_and_the_uncertain_ones_more(grow_anchors):
     rates = np.repeat([0.5, 0.02], 8)
-    bare = spend("vip", rates, Budget(64, 2, 8), grow_anchors).factual_P
-    assert bare.min() >= 2
-    assert bare[:8].min() > bare[8:].max()
+    factual = spend("vip", rates, Budget(64, 2, 8), grow_anchors).factual_P
+    assert factual.min() >= 2
+    assert factual[:8].min() > factual[8:].max()
 
 
 def test_entropy_tree_branches_where_the_policy_hesitates():

@@ -53,11 +53,11 @@ def test_population_is_found_again_from_the_outcomes_of_its_prompts():
 
 @pytest.mark.parametrize("successes", [[0, 0], [8, 8], []])
 def test_outcomes_of_one_kind_fit_no_population(successes):
-    with pytest.raises(UserError, match="no law can be fitted"):
+    with pytest.raises(UserError, match="no distribution can be fitted"):
         Population.fitted(np.array(successes), np.full(len(successes), 8))
 
 
-def test_law_at_a_turn_has_the_mean_and_the_contrast_of_the_values_there():
+def test_distribution_at_a_turn_has_the_mean_and_the_contrast_of_the_values_there():
     population = Population(0.7, 0.3, turns=4)
     rng = np.random.default_rng(0)
     value_RT = population.rollouts(population.rates(200_000, rng), rng)
