@@ -63,6 +63,7 @@ class Arm(Plugin):
         branches: Whether it samples continuations from prefixes; the others buy whole rollouts alone.
         is_local: Stage 1 is over after one round, and stage 2 looks at one tree at a time: no tree waits for others.
         refills: Whether `plan_roots` is asked again once outcomes are known.
+        samples: Whether it spends a budget at all.
         rounds: Parts in which its continuations are planned.
     """
 
@@ -71,6 +72,7 @@ class Arm(Plugin):
     branches: ClassVar[bool] = False
     is_local: ClassVar[bool] = True
     refills: ClassVar[bool] = False
+    samples: ClassVar[bool] = True
 
     def __init__(self, params: AllocationParams | None = None) -> None:
         self.params = self.Params() if params is None else params

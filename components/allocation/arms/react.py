@@ -12,6 +12,7 @@ class React(Arm):
     """Samples nothing for training: the curve of the policy as it is."""
 
     name = "react"
+    samples = False
 
     def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: Generator) -> np.ndarray:
         return np.zeros(len(pool), dtype=np.int64)
