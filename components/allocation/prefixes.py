@@ -65,7 +65,8 @@ def take_by_gain(anchors: Anchors, open_A: np.ndarray, gain: Gain, budget_S: np.
 def is_open(anchors: Anchors) -> np.ndarray:
     """Whether a continuation could add the missing outcome: a prefix whose scored factual rollouts agree; bool (A,)."""
     agree_A: np.ndarray = (anchors.successes_A > 0) != (anchors.failures_A > 0)
-    return agree_A & anchors.is_prefix_A
+    agree_A &= anchors.is_prefix_A
+    return agree_A
 
 
 def fall_back_to_roots(anchors: Anchors, open_A: np.ndarray, budget_S: np.ndarray) -> np.ndarray:

@@ -39,4 +39,5 @@ class InfoTree(TreePO):
             return score
 
         counts_A = fall_back_to_roots(anchors, anchors.is_prefix_A, budget_S)
-        return counts_A + take_by_gain(anchors, prefix, gain, budget_S, rng)
+        counts_A += take_by_gain(anchors, prefix, gain, budget_S, rng)
+        return counts_A

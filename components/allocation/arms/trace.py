@@ -23,4 +23,6 @@ class Trace(Arm):
 
     def plan_continuations(self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: Generator) -> np.ndarray:
         budget_S = factual_S * budget.continuations
-        return plan_prefixes(anchors, budget_S, rng) + fall_back_to_roots(anchors, is_open(anchors), budget_S)
+        counts_A = fall_back_to_roots(anchors, is_open(anchors), budget_S)
+        counts_A += plan_prefixes(anchors, budget_S, rng)
+        return counts_A
