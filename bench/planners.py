@@ -40,7 +40,7 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
 
 
 def pool(prompts: int, concentration: float = np.inf) -> Belief:
-    """Success rates from a U-shaped law."""
+    """Success rates from a U-shaped distribution."""
     return Belief(np.random.default_rng(0).beta(0.2, 0.2, prompts), np.full(prompts, concentration))
 
 

@@ -26,8 +26,8 @@ def effective_ratio_by_prompt(forest: Forest) -> float:
 
     It favours arms with many leaves per prompt; see `effective_ratio_matched`.
     """
-    trees, mixed_L = _trees(forest), _in_mixed_tree(forest)
-    return len(np.unique(forest.tree_N[forest.scored_L[mixed_L]])) / len(trees) if len(trees) else NAN
+    mixed = np.unique(forest.tree_N[forest.scored_L[_in_mixed_tree(forest)]])
+    return len(mixed) / len(np.unique(forest.tree_N)) if len(forest) else NAN
 
 
 def effective_ratio_by_leaf(forest: Forest) -> float:
@@ -127,7 +127,9 @@ def accounting(forest: Forest, terms: Terms) -> dict[str, float]:
     Returns:
         Flat names to numbers. `budget/wasted` are the rollouts that were paid for and not trained on.
     """
-    trained = _trained(forest, terms)
+    has_term = np.zeros(len(forest), dtype=bool)
+    has_term[terms.node_K] = True  # a leaf was trained on if a node of its path has a term
+    trained = sum(bool(has_term[forest.path(leaf)].any()) for leaf in forest.scored_L.tolist())
     sampled, verified, admitted = len(forest.leaves_L), len(forest.scored_L), int(_in_mixed_tree(forest).sum())
     counts = {
         "rollouts/sampled": sampled,
@@ -154,10 +156,6 @@ def _end(reward_L: np.ndarray) -> str:
     return "mixed" if np.ptp(scored) > EPS else "all succeed" if scored[0] > SUCCESS else "all fail"
 
 
-def _trees(forest: Forest) -> np.ndarray:
-    return np.unique(forest.tree_N)
-
-
 def _in_mixed_tree(forest: Forest) -> np.ndarray:
     """Whether each scored leaf lies in a tree with both outcomes; bool, along `forest.scored_L`."""
     trees, tree_L = np.unique(forest.tree_N[forest.scored_L], return_inverse=True)
@@ -167,14 +165,6 @@ def _in_mixed_tree(forest: Forest) -> np.ndarray:
     np.minimum.at(bottom, tree_L, reward_L)
     mixed: np.ndarray = (top - bottom > EPS)[tree_L]
     return mixed
-
-
-def _trained(forest: Forest, terms: Terms) -> int:
-    """Scored leaves with at least one term on their path."""
-    has_term = np.zeros(len(forest), dtype=bool)
-    has_term[terms.node_K] = True
-    own = set(terms.leaf_K.tolist())
-    return sum(leaf in own or bool(has_term[forest.path(leaf)].any()) for leaf in forest.scored_L.tolist())
 
 
 def _log_choose(n: int, k: int) -> float:
