@@ -100,8 +100,8 @@ def flip_rates(forest: Forest) -> tuple[float, float]:
     _, successes_N, failures_N = planned_outcomes(forest)
     known = [row for row in anchor_L.tolist() if forest.nodes[row].v_hat is not None]
     belief = stored_belief([forest.nodes[row] for row in known]).after(successes_N[known], failures_N[known])
-    expected = prefix_utility(belief, successes_N[known] > 0, np.ones(len(known), dtype=np.int64)) if known else []
-    return tuple(float(np.mean(shares)) if len(shares) else NAN for shares in (flipped_L, expected))  # type: ignore[return-value]
+    expected_K = prefix_utility(belief, successes_N[known] > 0, np.ones(len(known), dtype=np.int64))
+    return float(flipped_L.mean()) if len(flipped_L) else NAN, float(expected_K.mean()) if known else NAN
 
 
 def unique_token_ratio(forest: Forest) -> float:

@@ -79,7 +79,9 @@ def test_expected_flips_are_those_of_the_beliefs_when_stage_2_was_planned(plant,
     if extra:  # the last tree fell back to the root, and so did the first: its failing prefix now succeeds as well
         forest.nodes[8].allocated = 0
         again = forest.nodes[1]
-        forest.nodes.append(Node(0, "p0", 11, 0, 1, Origin.FACTUAL, 0, 2, again.token_ids, again.is_action, again.logprobs))
+        forest.nodes.append(
+            Node(0, "p0", 11, 0, 1, Origin.FACTUAL, 0, 2, again.token_ids, again.is_action, again.logprobs)
+        )
         end = {"stop_reason": StopReason.ANSWERED, "reward": 1.0}
         forest = Forest([*forest.nodes, Node(0, "p0", 12, 11, 2, Origin.FACTUAL, 0, 2, **end)])
     assert flip_rates(forest) == pytest.approx((1 / 3, (2 * chances[0] + chances[1]) / 3))
@@ -126,7 +128,7 @@ def test_c21_accounts_add_up_and_name_what_was_wasted(plant, kind):
 
 
 def test_a_rollout_counts_as_trained_only_for_tokens_of_its_own(plant):
-    """Continuations that repeat the outcome of their prefix's rollout teach nothing, though a term lies on their path."""
+    """Continuations that repeat the outcome of their prefix teach nothing, though a term lies on their path."""
     sheet = accounting(forest := plant([1, [0, 0, 0]]), terms_of(forest, "treerpo"))
     assert (sheet["rollouts/admitted"], sheet["rollouts/trained"], sheet["budget/wasted"]) == (4, 2, 2)
 
