@@ -93,7 +93,7 @@ def can_stage_2_pay(believed: Sequence[np.ndarray], seen: np.ndarray) -> str:
         variance = root * (1 - root) / met_root + prefix * (1 - prefix) / met_prefix / CONTINUATION_COST**2
     elif len(known):
         (root, prefix), variance = known.mean(axis=0).tolist(), 0.0
-        said = f"as the predictor believes of {len(known):,} trees"
+        said = f"as the predictor believes ({len(known):,} trees)"
     else:
         return (
             "Whether stage 2 can pay is not known: no continuation was bought, and nothing was predicted at prefixes."

@@ -88,10 +88,10 @@ def flips(forest: Forest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def flip_rates(forest: Forest) -> tuple[float, float]:
     """Share of the continuations of `flips` that flipped, and the share that was expected.
 
-    Whether prefixes were well chosen is judged here, on fresh samples: the factual leaf itself was a reason for choosing.
-    Expected is the mean of E[V_pref(1)] (Eq. 15) over their anchors, under each anchor's own belief given the rollouts of
-    stage 1 through it: what the planner knew. Extra root rollouts of stage 2 came later and pass prefixes at which nothing
-    was predicted, so they take no part.
+    Whether prefixes were well chosen is judged here, on fresh samples: the factual leaf itself was a reason to choose.
+    Expected is the mean of E[V_pref(1)] (Eq. 15) over their anchors, under each anchor's own belief given the rollouts
+    of stage 1 through it: what the planner knew. Extra root rollouts of stage 2 came later, and pass prefixes at which
+    nothing was predicted, so they take no part.
 
     Returns:
         Both shares; NaN without such continuations, or without predictions at their anchors.
