@@ -40,9 +40,10 @@ def read_curves(runs: Sequence[Run], label: str = "") -> list[Curve]:
         params = [flatten(run.params.model_dump()) for run in mine]
         free = NOT_THE_SETTING.union(*(may_change(run.params) for run in mine))
         known = dict.fromkeys(key for values in params for key in values if key not in free)
-        keys = [key for key in known if len({str(values.get(key)) for values in params}) > 1]
+        # A key that only some arms have is part of the arm, and tells only its own runs apart.
+        keys = [key for key in known if len({str(values[key]) for values in params if key in values}) > 1]
         for run, values in zip(mine, params, strict=True):
-            different = [f"{key}={values.get(key)}" for key in keys]
+            different = [f"{key}={values[key]}" for key in keys if key in values]
             curves.append(_curve(run, ", ".join(filter(None, [label, *different]))))
     return curves
 

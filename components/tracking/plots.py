@@ -112,7 +112,7 @@ class _Axis:
 
     @classmethod
     def of(cls, values: Sequence[float], start: float, end: float, whole: bool = False) -> _Axis:
-        """An axis for values: exactly these if they are whole numbers, else from tick to tick, from 0 if that is near."""
+        """An axis for values: exactly these if they are whole, else from tick to tick, and from 0 if that is near."""
         low, high = float(min(values)), float(max(values))
         if not whole and 0 <= low < 0.6 * high:
             low = 0.0

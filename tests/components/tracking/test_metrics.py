@@ -92,8 +92,8 @@ LONG = {"rollouts/turn_tokens_max": 24}
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (dead(all_fail=1.0, length=1.0) | LONG, "all fail, 16 of 16 rollouts cut at 24 tokens: raise engine.max_turn_tokens"),
-        (dead(all_fail=1.0, length=0.75), "12 of 16 rollouts cut at 128 tokens, prompt and observations included: raise"),
+        (dead(all_fail=1.0, length=1.0) | LONG, "all fail, 16 of 16 rollouts cut at 24 tokens: raise engine.max_turn"),
+        (dead(all_fail=1.0, length=0.75), "12 of 16 rollouts cut at 128 tokens, prompt and observations incl"),
         (dead(all_fail=2 / 3, all_pass=1 / 3), "2 of 3 groups all fail: take easier prompts"),
         (dead(all_pass=1.0, length=1.0), "3 of 3 groups all succeed: take harder prompts"),
         (dead(all_fail=1.0, max_turns=0.5), "8 of 16 rollouts stopped after 6 turns: raise environment.max_turns"),
