@@ -19,7 +19,7 @@ SUBSUMED = (  # in forest.parquet and metrics.json, once the iteration is finish
     "evaluation.json",
     "shards",
 )
-PAGES = ("report.html", "trees.html")  # of the newest iteration; `trace view` shows the trees of the others
+PAGE = "trees.html"  # of the newest iteration; `trace view` makes those of the others
 TREES = ("scored.parquet", "forest.parquet")
 
 
@@ -45,8 +45,8 @@ def retain(run_path: Path, iteration: int) -> Path:
     if "record" in read_stages(run.iteration(iteration)):
         for name in SUBSUMED:
             _drop(run, run.iteration(iteration) / name)
-    for name in PAGES if iteration else ():
-        _drop(run, run.iteration(iteration - 1) / name)
+    if iteration:
+        _drop(run, run.iteration(iteration - 1) / PAGE)
     if settings.keep_forests is not None:
         newest = max(settings.keep_forests, run.params.predictor.replay + settings.keep_policies)
         for number in reversed(range(iteration + 1 - newest)):
