@@ -26,7 +26,7 @@ from components.storage import read_json, read_parquet, write_parquet
 from components.tree.schema import NODE_SCHEMA, StopReason
 from tasks.inputs import read_forest
 from tests.components.policy.test_trainer import forest
-from tests.rubbish.kinds import SURROGATES, UNICODE, few, json_value, told
+from tests.rubbish.kinds import SURROGATES, UNICODE, complaint, few, json_value
 from tests.rubbish.test_rubbish_checkpoints import Bomb
 
 SUFFIXES = [".jsonl", ".json", ".csv", ".parquet"]
@@ -68,7 +68,7 @@ def test_whole_surrogate_pairs_of_JSON_are_characters(tmp_path):
 
 def rows_or_one_line(path, *readers) -> None:
     for read in readers:
-        message = told(lambda read=read: read(path))
+        message = complaint(lambda read=read: read(path))
         assert message is None or (str(path) in message and len(message) < 600)
 
 
@@ -157,7 +157,7 @@ def test_no_pickle_in_the_place_of_data_runs(tmp_path):
     for name in ("forest.parquet", "manifest.json", "questions.jsonl", "questions.parquet", "questions.csv", "c.json"):
         (tmp_path / name).write_bytes(content)
     readers = (read_forest, read_parquet, load_prompts, read_json, read_rows, load_corpus)
-    assert all(told(lambda r=read, f=file: r(f)) for read in readers for file in tmp_path.iterdir())
+    assert all(complaint(lambda r=read, f=file: r(f)) for read in readers for file in tmp_path.iterdir())
     assert not bomb.exists()
 
 
@@ -170,8 +170,8 @@ def test_no_pickle_in_the_metadata_of_parquet_runs(tmp_path, key):
     field = pa.field("question", pa.string(), metadata=inner)
     schema = pa.schema([field, pa.field("answer", pa.string())], metadata={key: content})
     pq.write_table(pa.table([["q"], ["a"]], schema=schema), tmp_path / "a.parquet")
-    told(lambda: read_rows(tmp_path / "a.parquet"))
-    told(lambda: read_forest(tmp_path / "a.parquet"))
+    complaint(lambda: read_rows(tmp_path / "a.parquet"))
+    complaint(lambda: read_forest(tmp_path / "a.parquet"))
     assert not bomb.exists()
 
 
@@ -184,6 +184,6 @@ def test_prompt_and_turn_of_a_hundred_thousand_tokens_are_taken(random_policy):
 
 def test_file_name_that_is_no_text_is_one_line(tmp_path):
     name = str(tmp_path) + "/\udcff.jsonl"
-    message = told(lambda: read_rows(Path(name)))
+    message = complaint(lambda: read_rows(Path(name)))
     assert message is not None
     assert "no such data file" in message

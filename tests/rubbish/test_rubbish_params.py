@@ -14,7 +14,7 @@ from components.errors import UserError
 from components.params.load import load_params, parse_assignment
 from components.params.root import compose
 from tasks.run import open_run
-from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, few, told
+from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, complaint, few
 
 ROOT = Path(__file__).parents[2]
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
@@ -110,7 +110,7 @@ KEYS = [f"{section}.{key}" for section, values in compose({}).model_dump().items
 
 
 def parameters_or_one_line(path: Path, overrides: dict) -> None:
-    message = told(lambda: load_params(path, overrides))
+    message = complaint(lambda: load_params(path, overrides))
     if message is not None:
         assert str(path) in message or any(key in message for key in overrides)
         assert len(message) < 3000
@@ -139,7 +139,7 @@ def test_any_file_is_accepted_or_one_line(tmp_path_factory, content):
 @few(20)
 @given(any_text.map(lambda text: f"run.seed={text}") | any_text)
 def test_any_assignment_is_split_or_one_line(text):
-    assert (told(lambda: parse_assignment(text)) or "--set").startswith("--set")
+    assert (complaint(lambda: parse_assignment(text)) or "--set").startswith("--set")
 
 
 BAD_IDS = [

@@ -19,7 +19,7 @@ from components.environments.multihop import MultiHop, State, make_prompt
 from components.environments.search import Search, SearchParams
 from components.environments.verify import verify
 from components.errors import UserError
-from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.base import EngineParams
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start
 from components.policy.trainers.base import UpdateParams
@@ -29,36 +29,14 @@ from components.tracking.viewer import forest_page
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA, Node, Origin, Status, StopReason
 from tests.components.policy.test_trainer import forest
-from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, few
+from tests.rubbish.kinds import ANSWER, CALL, SURROGATES, UNICODE, Says, any_text, any_value, few
 
 PROMPT = make_prompt(7, ["mother", "boss", "friend"], "ann")
-CALL = "<think> boss of ann </think> search ann head"
-ANSWER = "<think> done </think> answer ann"
 
 
 @pytest.fixture(scope="module")
 def renderer(random_policy: Path) -> Renderer:
     return Renderer.load(random_policy)
-
-
-class Says:
-    """An engine that says the same in every turn, with the log-probabilities that it is given."""
-
-    batch_size = 8
-    prompt_tokens = cached_tokens = 0
-
-    def __init__(self, renderer, text: str, logprobs=lambda count: [-0.5] * count, stopped: bool = True) -> None:
-        self.ids = list(renderer.tokenizer(text, add_special_tokens=False)["input_ids"]) + [renderer.eos_id] * stopped
-        self.logprobs, self.stopped = logprobs, stopped
-
-    def load(self, policy: Path) -> None: ...
-
-    def generate(self, requests: list[Request]) -> list[Completion]:
-        return [self._say(request) for request in requests]
-
-    def _say(self, request: Request) -> Completion:
-        ids = self.ids[: request.max_tokens]
-        return Completion(list(ids), self.logprobs(len(ids)), self.stopped and len(ids) == len(self.ids))
 
 
 def roll(renderer, text: str, environment=None, count: int = 1, max_tokens: int = 128, **engine) -> list[Node]:
@@ -288,23 +266,19 @@ SCORES = {
 }  # fmt: skip
 
 
+RAISED = {kind: fault for kind, fault in FAULTS.items() if getattr(fault, "__name__", "") == "step"}
+
+
 class Verdict:
     def __init__(self, score) -> None:
         self.score = lambda prompt, answer: score(prompt) if callable(score) else score
 
 
-@pytest.mark.parametrize("kind", SCORES)
-def test_verdict_that_is_no_reward_is_a_status_never_a_zero(kind):
-    outcome = verify(Verdict(SCORES[kind]), PROMPT, "ann")
-    assert (outcome.reward, outcome.status) == (None, Status.ERROR)
+@pytest.mark.parametrize("kind", SCORES | RAISED)
+def test_verdict_that_is_no_reward_and_verifier_that_raises_are_a_status_never_a_zero(kind):
+    outcome = verify(Verdict((SCORES | RAISED)[kind]), PROMPT, "ann")
+    assert (outcome.reward, outcome.status) == (None, Status.TIMEOUT if kind == "TimeoutError" else Status.ERROR)
     assert outcome.detail
-
-
-@pytest.mark.parametrize("kind", [kind for kind, fault in FAULTS.items() if getattr(fault, "__name__", "") == "step"])
-def test_verifier_that_raises_is_a_status(kind):
-    outcome = verify(Verdict(FAULTS[kind]), PROMPT, "ann")
-    assert outcome.reward is None
-    assert outcome.status == (Status.TIMEOUT if kind == "TimeoutError" else Status.ERROR)
 
 
 @few(40)
@@ -343,7 +317,7 @@ def test_reward_that_is_none_is_masked(kind, random_policy, tmp_path):
     assert one == other
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_logprob_that_is_no_number_is_never_trained_on(value, random_policy, tmp_path):
     damaged = forest([1.0, 0.0])
     damaged.nodes[1].logprobs[2] = value
@@ -352,7 +326,7 @@ def test_logprob_that_is_no_number_is_never_trained_on(value, random_policy, tmp
     assert not (tmp_path / "next").exists()
 
 
-@pytest.mark.parametrize("rewards", [[[1.0]], [[1.0, 1.0]], [[0.0, 0.0]], [[None, None]], [[]], [], [[0.3, 0.3]]])
+@pytest.mark.parametrize("rewards", [[[1.0]], [[None, None]], [[]], [], [[0.3, 0.3]]])
 def test_forest_without_contrast_is_no_step(rewards, random_policy, tmp_path):
     update = TorchTrainer(TRAINED, 1.0).update(forest(*rewards), random_policy, tmp_path / "next", seed=0)
     assert update.metrics["optimizer_steps"] == 0
