@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from components.params.root import flatten
 from components.secrets import masked
 from components.tracking.plots import curves
 from tasks.run import Run, is_locked
@@ -110,9 +111,7 @@ class MlflowSync:
         self._logged = int(found.data.metrics.get("iteration", -1))
         if found.info.status != "RUNNING":
             client.update_run(self._mlflow_run_id, status="RUNNING")
-        flat = {
-            f"{s}.{k}": masked(str(v))[:500] for s, section in params.model_dump().items() for k, v in section.items()
-        }
+        flat = {key: masked(str(value))[:500] for key, value in flatten(params.model_dump()).items()}
         new = [Param(k, v) for k, v in flat.items() if k not in before]
         changed = {f"now.{k}": v for k, v in flat.items() if before.get(k, v) != v}  # a parameter is written once
         tags = self.tags | {"host": platform.node(), "folder": str(self.run.path)} | changed

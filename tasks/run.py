@@ -28,8 +28,7 @@ from components.policy.engines import ENGINES
 from components.policy.trainers import TRAINERS
 from components.predictor.models import PREDICTORS
 from components.storage import content_hash, read_json, read_sealed, sweep, write_sealed, write_text
-from tasks.objects import file_system
-from tasks.store import bring, hold
+from tasks.store import file_system, held, open_copy
 
 logger = logging.getLogger("trace")
 
@@ -262,7 +261,7 @@ def lock(run: Run, store: str | None = None) -> Iterator[None]:
             raise UserError(
                 f"run {run.run_id} is being written by another process; wait for it, or choose another --run-id"
             ) from None
-        with hold(run.path, store):
+        with held(run.path, store):
             yield
 
 
@@ -283,7 +282,7 @@ def find_run(name: str, runs_dir: Path) -> Run:
         UserError: if there is none (the message lists some that there are), or its parameters were changed.
     """
     if "://" in name:
-        found = [Run(bring(name, runs_dir))]
+        found = [Run(open_copy(name, runs_dir))]
     else:
         found = [Run(path.resolve()) for path in (Path(name), runs_dir / name) if (path / "manifest.json").is_file()]
     if found:
