@@ -7,12 +7,16 @@ back are unknown until the user brings them.
 
 Single-turn: one turn of the policy, whose calls are judged as they are written.
 
+A turn with a call that cannot be read is answered with the reason, and nothing of it is run; in the last turn (of a
+single-turn category: the only one) it ends the rollout.
+
 Source of the tasks: Patil et al., "The Berkeley Function Calling Leaderboard", ICML 2025; data and APIs come from the
 package `bfcl-eval`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -22,14 +26,19 @@ from typing import Any
 
 from pydantic import Field
 
-from components.environments.base import Chat, Environment, EnvironmentParams, Prompt, Splits, Transition
+from components.environments.base import Chat, Prompt, Splits, Transition
 from components.environments.files import cut
 from components.environments.functions import bfcl
 from components.environments.functions.calls import read_calls, write_turns
 from components.environments.parsing import Call, MalformedCall
+from components.environments.tools import ChatEnvironment, ToolParams, react_form
 from components.tree.schema import StopReason
 
 Step = tuple[Call, ...]
+REACT = (
+    "Call one function in a turn, and see what it returns; or several at once, as a list and nothing else: "
+    "[first(a=1), second(b=2)]. When nothing is left to call, or nothing fits, say so as the final answer."
+)
 MULTI_TURN = ("multi_turn_base", "multi_turn_long_context", "multi_turn_miss_func", "multi_turn_miss_param")
 
 
@@ -52,13 +61,13 @@ class State:
     turn: int = 0
 
 
-class FunctionsParams(EnvironmentParams):
+class FunctionsParams(ToolParams):
     """Scenarios of the Berkeley leaderboard."""
 
     categories: list[str] = Field(list(MULTI_TURN), description="BFCL categories.")
 
 
-class Functions(Environment):
+class Functions(ChatEnvironment):
     """For real models: calls of the simulated APIs of the Berkeley leaderboard (BFCL v4).
 
     Attributes:
@@ -97,9 +106,15 @@ class Functions(Environment):
         return play(gold_turns(prompt))
 
     def chat(self, prompt: Prompt) -> Chat:
-        task = prompt.metadata
-        tools = tuple(bfcl.tool_schema(function) for function in offered(task, 0))
-        return Chat(tuple((role, content) for role, content in task["turns"][0]), tools)
+        messages = [(role, content) for role, content in prompt.metadata["turns"][0]]
+        tools = [bfcl.tool_schema(function) for function in offered(prompt.metadata, 0)]
+        if not self.params.react:
+            return Chat(tuple(messages), tuple(tools))
+        given = messages.pop(0)[1] + "\n\n" if messages[0][0] == "system" else ""
+        form = react_form("FUNCTION", "an object with its arguments", "what the user should know")
+        functions = "\n".join(json.dumps(tool["function"]) for tool in tools)
+        system = f"{given}You may call these functions, and no others:\n{functions}\n\n{REACT}\n{form}"
+        return Chat((("system", system), *messages))
 
     def reset(self, prompt: Prompt) -> State:
         task = prompt.metadata
@@ -107,22 +122,23 @@ class Functions(Environment):
 
     def step(self, state: State, action: str) -> Transition:
         task, state = state.task, replace(state, turn=state.turn + 1)
+        last = state.turn >= self.params.max_turns
         functions = offered(task, len(state.past))
         try:
             calls = read_calls(action, {f["name"]: list(f["parameters"]["properties"]) for f in functions})
-        except MalformedCall:
-            return Transition(state, stop_reason=StopReason.MALFORMED_ACTION)
+        except MalformedCall as error:
+            return self.refused(state, error, last or not task["classes"])
         if not task["classes"]:
             return Transition(state, stop_reason=StopReason.ANSWERED, answer=write_turns([[calls] if calls else []]))
         if not calls:
             return self._next_request(state)
-        if state.turn >= self.params.max_turns or len(state.steps) >= self.max_steps:
+        if last or len(state.steps) >= self.max_steps:
             return Transition(state, stop_reason=StopReason.MAX_TURNS)
         try:
             apis, results = run_calls(state.apis, calls, [f["name"] for f in functions])
         except bfcl.TooLarge:
             return Transition(state, stop_reason=StopReason.TOOL_ERROR)
-        return Transition(replace(state, apis=apis, steps=(*state.steps, calls)), self._show(calls, results))
+        return self.observed(replace(state, apis=apis, steps=(*state.steps, calls)), self._show(calls, results))
 
     def _next_request(self, state: State) -> Transition:
         """The user's turn is over."""

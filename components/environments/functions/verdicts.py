@@ -8,7 +8,7 @@ Single-turn: the package's syntax-tree checker compares each call with the possi
 ("irrelevance") any call is wrong; where one does ("relevance") some call is right.
 
 Two differences from the leaderboard, both for training. A function that was not offered yet cannot be called. And a
-malformed call ends the rollout without an answer, so that it is wrong also where no call is asked for.
+rollout that ends in a malformed call has no answer, so that it is wrong also where no call is asked for.
 
 The calls run in worker processes: a verdict that takes too long, or whose process dies, is none.
 """

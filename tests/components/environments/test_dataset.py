@@ -1,51 +1,110 @@
-"""Prompts on disk."""
+"""Prompts on disk: splits without overlap, found again by all that made them, and a card that says what they are."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import pytest
-from components.datasets.builtin import BUILTIN
-from components.datasets.chains import draw_chains, zipf
 
-from components.environments.base import EnvironmentParams
-from components.environments.dataset import Prompts, load_prompts, prepare, prompts_to_table
+from components.environments.base import Environment, Prompt, content_id
+from components.environments.dataset import Prompts, load_prompts, prepare, prompts_to_table, write_splits
+from components.environments.files import FilesEnvironment, FilesParams, cut, read_rows
+from components.environments.generated import GeneratedEnvironment
+from components.environments.multihop import MultiHop, make_prompt
 from components.errors import UserError
 from components.storage import content_hash, read_json, write_parquet
 
-SETTINGS = EnvironmentParams(train_prompts=200, val_prompts=50, test_prompts=50)
+SPLITS = ("train", "val", "test")
+PROMPTS = [Prompt(content_id(n), f"question {n}?", "x" * (n + 1)) for n in range(20)]
+
+
+def multihop(**section) -> MultiHop:
+    return MultiHop(MultiHop.Params(**{"train_prompts": 200, "val_prompts": 50, "test_prompts": 50} | section))
+
+
+def splits(folder: Path) -> dict[str, list[Prompt]]:
+    return {name: load_prompts(folder / f"{name}.parquet") for name in SPLITS}
 
 
 def test_splits_are_disjoint_by_content_and_complete(tmp_path):
-    folder = prepare(SETTINGS, tmp_path)
-    splits = {name: load_prompts(folder / f"{name}.parquet") for name in ("train", "val", "test")}
-    assert {name: len(prompts) for name, prompts in splits.items()} == {"train": 200, "val": 50, "test": 50}
-    ids = [p.prompt_id for prompts in splits.values() for p in prompts]
-    assert len(set(ids)) == 300
+    folder = prepare(multihop(), tmp_path)
+    assert {name: len(prompts) for name, prompts in splits(folder).items()} == {"train": 200, "val": 50, "test": 50}
+    assert len({p.prompt_id for prompts in splits(folder).values() for p in prompts}) == 300
     assert read_json(folder / "card.json")["sha256"]["val"] == content_hash(folder / "val.parquet")
 
 
 def test_same_settings_find_the_same_folder_and_others_never_share_it(tmp_path):
-    first = prepare(SETTINGS, tmp_path)
+    first = prepare(multihop(), tmp_path)
     stamp = (first / "train.parquet").stat().st_mtime_ns
-    assert prepare(SETTINGS, tmp_path) == first
+    assert prepare(multihop(name="multihop", max_turns=9), tmp_path) == first  # turns have no part in the prompts
     assert (first / "train.parquet").stat().st_mtime_ns == stamp
-    harder = prepare(SETTINGS.model_copy(update={"hops": {4: 1.0}}), tmp_path)
+    harder = prepare(multihop(hops={4: 1.0}), tmp_path)
     assert harder != first
-    assert {len(p.metadata["relations"]) for p in load_prompts(harder / "val.parquet")} == {4}
+    assert {len(p.metadata["relations"]) for p in splits(harder)["val"]} == {4}
 
 
 def test_data_are_the_same_on_every_machine(tmp_path):
-    a, b = prepare(SETTINGS, tmp_path / "a"), prepare(SETTINGS, tmp_path / "b")
+    a, b = prepare(multihop(), tmp_path / "a"), prepare(multihop(), tmp_path / "b")
     assert content_hash(a / "train.parquet") == content_hash(b / "train.parquet")
+
+
+class OwnParams(FilesParams):
+    suffix: str = ""
+
+
+class Own(Environment):
+    """A task of one's own that reads the files of its parameters by itself."""
+
+    name, Params = "own", OwnParams
+
+    def prompts(self):
+        rows = [row for file in self.params.files["train"] for row in read_rows(file)]
+        texts = [row["question"] + self.params.suffix for row in rows]
+        return cut(self.params, {"train": [Prompt(content_id(text), text, "a") for text in texts]})
+
+
+class Drawn(GeneratedEnvironment):
+    name, skills = "drawn", ["mother", "boss"]
+
+    def make_prompt(self, rng, chain):
+        return make_prompt(int(rng.integers(2**31)), chain, "ann")
+
+
+def test_a_task_of_ones_own_is_found_by_its_keys_and_the_contents_of_its_files(tmp_path):
+    files = []
+    for name in ("a", "b"):
+        files.append(tmp_path / f"{name}.jsonl")
+        files[-1].write_text("".join(json.dumps({"question": f"{name} {n}?"}) + "\n" for n in range(9)))
+
+    def questions(file: Path, **section) -> set[str]:
+        params = OwnParams(files={"train": [str(file)]}, val_prompts=2, test_prompts=2, **section)
+        folder = prepare(Own(params), tmp_path / "data")
+        card = read_json(folder / "card.json")
+        assert (card["source"], card["settings"]["contents"]) == (str(file), {str(file): content_hash(file)})
+        return {p.question for rows in splits(folder).values() for p in rows}
+
+    assert questions(files[0]) == {f"a {n}?" for n in range(9)}
+    assert questions(files[1]) == {f"b {n}?" for n in range(9)}
+    long = "no name of a file " * 99  # though every text is looked for
+    assert questions(files[0], suffix=long) == {f"a {n}?{long}" for n in range(9)}
+    files[0].write_text(files[0].read_text().replace("a 8?", "other?"))
+    assert questions(files[0]) == {*(f"a {n}?" for n in range(8)), "other?"}
+    assert len(list((tmp_path / "data" / "own").iterdir())) == 4
+
+
+def test_the_card_says_where_prompts_come_from(tmp_path):
+    assert Own().source() == Drawn().source() == f"generated by {__name__}"
+    assert MultiHop().source() == "built-in generator"
+    drawn = Drawn(Drawn.Params(train_prompts=5, val_prompts=1, test_prompts=1))
+    card = read_json(prepare(drawn, tmp_path) / "card.json")
+    assert (card["task"], card["source"]) == ("drawn", f"generated by {__name__}")
 
 
 @pytest.mark.parametrize("damage", ["card", "split", "missing", "swapped"])
 def test_damaged_data_set_is_made_anew(tmp_path, damage):
-    folder = prepare(SETTINGS, tmp_path)
+    folder = prepare(multihop(), tmp_path)
     before = content_hash(folder)
     if damage == "card":
         (folder / "card.json").write_text("{")
@@ -56,14 +115,13 @@ def test_damaged_data_set_is_made_anew(tmp_path, damage):
     else:
         (folder / "test.parquet").write_bytes((folder / "val.parquet").read_bytes())
     assert content_hash(folder) != before
-    assert content_hash(prepare(SETTINGS, tmp_path)) == before
+    assert content_hash(prepare(multihop(), tmp_path)) == before
 
 
 def test_faults_name_file_row_and_field(tmp_path):
-    prompts = load_prompts(prepare(SETTINGS, tmp_path) / "val.parquet")
     path = tmp_path / "twice.parquet"
-    write_parquet(path, prompts_to_table([prompts[0], prompts[1], prompts[0]]))
-    with pytest.raises(UserError, match=rf"{path}, row 2: prompt_id {prompts[0].prompt_id} occurs twice"):
+    write_parquet(path, prompts_to_table([PROMPTS[0], PROMPTS[1], PROMPTS[0]]))
+    with pytest.raises(UserError, match=rf"{path}, row 2: prompt_id {PROMPTS[0].prompt_id} occurs twice"):
         load_prompts(path)
     with pytest.raises(UserError, match="missing"):
         load_prompts(tmp_path / "none.parquet")
@@ -73,58 +131,86 @@ def test_faults_name_file_row_and_field(tmp_path):
 
 
 def test_prompts_are_made_of_their_rows_when_asked_for(tmp_path):
-    prompts = load_prompts(prepare(SETTINGS, tmp_path) / "val.parquet")
-    path, bad = tmp_path / "some.parquet", replace(prompts[1], metadata=["no object"])
-    write_parquet(path, prompts_to_table([prompts[0], bad, prompts[2]]))
+    path, bad = tmp_path / "some.parquet", replace(PROMPTS[1], metadata=["no object"])
+    write_parquet(path, prompts_to_table([PROMPTS[0], bad, PROMPTS[2]]))
     split = Prompts(path)
-    assert list(split) == [p.prompt_id for p in prompts[:3]]
-    assert split[prompts[2].prompt_id] == prompts[2]
-    assert split[prompts[2].prompt_id] is split[prompts[2].prompt_id]
+    assert list(split) == [p.prompt_id for p in PROMPTS[:3]]
+    assert split[PROMPTS[2].prompt_id] == PROMPTS[2]
+    assert split[PROMPTS[2].prompt_id] is split[PROMPTS[2].prompt_id]
     with pytest.raises(UserError, match=rf"{path}, row 1: field 'metadata' should be an object"):
         split[bad.prompt_id]
     with pytest.raises(KeyError):
         split["none"]
 
 
-@pytest.mark.parametrize("weights", [None, zipf(5, 1.3)])
-def test_chains_are_those_that_generator_choice_draws(weights):
-    words, hops, rng = list("abcde"), {1: 0.2, 3: 0.5, 2: 0.3}, np.random.default_rng(7)
-    p = np.full(5, 0.2) if weights is None else weights / weights.sum()
-    for chain in itertools.islice(draw_chains(np.random.default_rng(7), words, hops, weights), 200):
-        size = rng.choice([1, 2, 3], p=[0.2, 0.3, 0.5])
-        assert chain == [words[i] for i in rng.choice(5, size=size, p=p)]
+def test_given_splits_keep_their_order_and_a_missing_one_is_empty(tmp_path):
+    folder = write_splits(tmp_path / "d", {"train": PROMPTS[5:], "test": PROMPTS[:5]})
+    assert splits(folder) == {"train": PROMPTS[5:], "val": [], "test": PROMPTS[:5]}
+    write_splits(folder, {"test": PROMPTS[:2]})  # replaced whole
+    assert splits(folder) == {"train": [], "val": [], "test": PROMPTS[:2]}
 
 
-def test_more_prompts_than_there_are_is_an_error_not_an_endless_search(tmp_path):
-    stream = BUILTIN["multihop"]
-    same = next(stream.generate(np.random.default_rng(0), {2: 1.0}, None))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BUILTIN, "multihop", replace(stream, generate=lambda rng, hops, weights: itertools.repeat(same)))
-        with pytest.raises(UserError, match=r"train_prompts=200: multihop .* no more than about 1 different"):
-            prepare(SETTINGS, tmp_path)
+def test_card_says_what_the_data_are(tmp_path):
+    facts = {"task": "multihop", "source": "local file", "licence": "CC BY-SA 4.0"}
+    card = read_json(write_splits(tmp_path / "d", {"train": PROMPTS[:3], "test": PROMPTS[3:4]}, facts) / "card.json")
+    assert facts.items() <= card.items()
+    assert card["splits"]["train"] == {
+        "prompts": 3,
+        "question_characters": {"least": 11, "median": 11.0, "most": 11},
+        "answer_characters": {"least": 1, "median": 2.0, "most": 3},
+    }
+    assert card["splits"]["val"]["prompts"] == 0
+    assert card["sha256"]["test"] == content_hash(tmp_path / "d" / "test.parquet")
+    other = read_json(write_splits(tmp_path / "e", {"train": PROMPTS[:3]}) / "card.json")
+    assert other["data_hash"] != card["data_hash"]
 
 
-def write_rows(path, *rows):
-    path.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows))
-    return str(path)
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ({"train": PROMPTS[:5], "test": PROMPTS[4:6]},
+         rf"{PROMPTS[4].prompt_id} .*'question 4\?'.* in train and test"),
+        ({"val": [PROMPTS[0]] * 2}, rf"{PROMPTS[0].prompt_id} .* is in val twice"),
+        ({"train": PROMPTS, "test": [Prompt("other", "Question  4?", "y", {"aliases": ["z"]})]},
+         r"the question 'Question  4\?' is in train and test"),
+        ({"dev": PROMPTS}, r"unknown split 'dev'; splits are train, val, test"),
+        ({}, "no prompts to write"),
+    ],
+)  # fmt: skip
+def test_overlap_and_unknown_splits_are_clear_errors_and_nothing_is_written(tmp_path, prompts, message):
+    with pytest.raises(UserError, match=message):
+        write_splits(tmp_path / "d", prompts)
+    assert not (tmp_path / "d").exists()
+
+
+class Sums(FilesEnvironment):
+    name = "sums"
+
+    def load(self, file):
+        return [Prompt(content_id(*row.values()), row["question"], row["answer"]) for row in read_rows(file)]
+
+
+def sums(folder: Path, name: str, *numbers: int, answer: str = "") -> str:
+    rows = [{"question": f"{n} + 1?", "answer": answer or str(n + 1)} for n in numbers]
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
 
 
 def test_a_row_that_two_files_share_counts_once(tmp_path):
-    one = write_rows(tmp_path / "a.jsonl", *((f"{n}+1?", str(n + 1)) for n in range(20)))
-    two = write_rows(tmp_path / "b.jsonl", *((f"{n}+1?", str(n + 1)) for n in range(15, 30)))
-    settings = EnvironmentParams(name="math", files={"train": [one, two]}, val_prompts=2, test_prompts=3)
-    assert len(load_prompts(prepare(settings, tmp_path / "data") / "train.parquet")) == 25
+    files = [sums(tmp_path, "a.jsonl", *range(20)), sums(tmp_path, "b.jsonl", *range(15, 30))]
+    made = Sums(Sums.Params(files={"train": files}, val_prompts=2, test_prompts=3)).prompts()
+    assert {split: len(prompts) for split, prompts in made.items()} == {"train": 25, "val": 2, "test": 3}
 
 
 def test_a_question_in_two_splits_is_refused_whatever_its_answer(tmp_path):
-    train = write_rows(tmp_path / "a.jsonl", *((f"{n}+1?", str(n + 1)) for n in range(20)))
-    test = write_rows(tmp_path / "b.jsonl", ("3 + 1?", "4"), ("3+1?", "four"))
-    settings = EnvironmentParams(name="math", files={"train": [train], "test": [test]}, val_prompts=2)
-    with pytest.raises(UserError, match=r"the question '3\+1\?' is in (train|val|test) and (train|val|test)"):
-        prepare(settings, tmp_path / "data")
+    files = {"train": [sums(tmp_path, "a.jsonl", *range(20))], "test": [sums(tmp_path, "b.jsonl", 3, answer="four")]}
+    with pytest.raises(UserError, match=r"the question '3 \+ 1\?' is in (train|val|test) and (train|val|test)"):
+        prepare(Sums(Sums.Params(files=files, val_prompts=2)), tmp_path / "data")
 
 
-def test_a_split_without_prompts_is_refused(tmp_path):
-    train = write_rows(tmp_path / "a.jsonl", ("1+1?", "2"), ("2+2?", "4"))
-    with pytest.raises(UserError, match="no prompt is left for the split"):
-        prepare(EnvironmentParams(name="math", files={"train": [train]}, val_prompts=1, test_prompts=1), tmp_path / "d")
+def test_no_files_and_a_split_without_prompts_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"environment\.name=sums reads its prompts from data files; name them"):
+        Sums().prompts()
+    section = Sums.Params(files={"train": [sums(tmp_path, "a.jsonl", 1, 2)]}, val_prompts=1, test_prompts=1)
+    with pytest.raises(UserError, match=r"no prompt is left for the split 'train' of 2; lower environment\.val_prompts=1"):
+        Sums(section).prompts()
