@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -32,6 +32,7 @@ from components.environments.functions import bfcl
 from components.environments.functions.calls import read_calls, write_turns
 from components.environments.parsing import Call, MalformedCall
 from components.environments.tools import ChatEnvironment, ToolParams, react_form
+from components.params.base import NOT_DATA, PositiveInt
 from components.tree.schema import StopReason
 
 Step = tuple[Call, ...]
@@ -64,6 +65,7 @@ class State:
 class FunctionsParams(ToolParams):
     """Scenarios of the Berkeley leaderboard."""
 
+    max_turns: Annotated[PositiveInt, NOT_DATA] = Field(40, description="Turns after which a rollout is stopped.")
     categories: list[str] = Field(list(MULTI_TURN), description="BFCL categories.")
 
 

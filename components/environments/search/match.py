@@ -8,16 +8,17 @@ Vitamin, and it tells one text in two spellings apart. `careful` mends both:
   blanks; `&` and "and"; "5 %" and "5 percent"; 1,000 and 1000; 1939 - 1945 and 1939-1945. Hyphens and slashes between
   words may stand, be blanks, or be left out.
 - Signs that carry meaning stay, in the gold answer and in what was answered alike: minus and point before a number;
-  what joins two numbers (1.5, 3-2, 9/11, 5:30, 10^6); + # % after a word or number (C++, C#, 50%); # $ < > ~ before a
-  number (#1, $5); signs outside of ASCII (5 €, 90°). Other punctuation goes. The last word is no article (Vitamin A).
+  what joins two numbers (1.5, 3-2, 9/11, 5:30, 10^6); + # % after a word or number (C++, C#, 50%), minus after a letter
+  (A-); # $ < > ~ before a number (#1, $5); signs outside of ASCII (5 €, 90°). Other punctuation goes. The last word is
+  no article (Vitamin A).
 
 With either, an answer of which nothing would be left ("+") is compared as it stands. F1, and the rule that yes and no
 have no half-right answers, are those of HotpotQA's evaluation (Yang et al. 2018, arXiv 1809.09600).
 
 Graded rewards and the allocation: Eq. 12, 14 and 15 count contrasts between two outcomes, so they need the chance
 P(r > 0.5 | H), not the mean of r; at the mean they only overrate, since Var(r | H) <= V (1 - V). Success is therefore
-r > `components.tree.anchors.SUCCESS` wherever successes are counted or predicted. The policy learns from r itself: an F1
-in [0.3, 0.5] is partial credit for it, and a failure to the allocation.
+r > `components.tree.anchors.SUCCESS` wherever successes are counted or predicted. The policy learns from r itself: for
+it an F1 in [0.3, 0.5] is partial credit, for the allocation a failure.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ _NUMBERS = (
     (re.compile(r"\$ (?=\d)"), "$"),
 )
 _SIGN = re.compile(
-    r"(?P<kept>(?<!\w)-(?=\.?\d)|(?<!\w)\.(?=\d)|(?<=\d)[-.:/^*=+](?=\d)|(?<=[\w+#])[+#%]|[#$<>~](?=[-.]?\d))"
+    r"(?P<kept>(?<!\w)-(?=\.?\d)|(?<!\w)\.(?=\d)|(?<=\d)[-.:/^*=+'](?=\d)|(?<=[\w+#])[+#%]|[#$<>~](?=[-.]?\d)"
+    r"|(?:(?<=\b[a-z])|(?<=\bab))-(?!\w))"
     rf"|(?P<either>[-/])|(?P<gone>['\".!?*])|[{re.escape(string.punctuation + _OTHER)}]"
 )
 _ARTICLE = re.compile(r"(?<!\S)(?:a|an|the) (?=\S)")

@@ -75,7 +75,12 @@ class HttpRetriever:
                     answer = await client.post(self.url, json=body)
             except TimeoutError:
                 fault = f"no answer within {self.timeout:g} s"
-            except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:  # the last: a proxy that is no URL
+            except (
+                httpx.TransportError,
+                httpx.InvalidURL,
+                ValueError,
+                ImportError,
+            ) as error:  # some are of a proxy's URL
                 fault = str(error) or type(error).__name__
             else:
                 if answer.status_code == 200:

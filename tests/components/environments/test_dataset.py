@@ -212,5 +212,7 @@ def test_no_files_and_a_split_without_prompts_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"environment\.name=sums reads its prompts from data files; name them"):
         Sums().prompts()
     section = Sums.Params(files={"train": [sums(tmp_path, "a.jsonl", 1, 2)]}, val_prompts=1, test_prompts=1)
-    with pytest.raises(UserError, match=r"no prompt is left for the split 'train' of 2; lower environment\.val_prompts=1"):
+    with pytest.raises(
+        UserError, match=r"no prompt is left for the split 'train' of 2; lower environment\.val_prompts=1"
+    ):
         Sums(section).prompts()

@@ -62,7 +62,9 @@ def test_prompts_follow_the_seed_and_ids_their_content(environment):
 
 
 def test_rare_words_are_rare(environment):
-    words = [word for p in draw(environment, 500, zipf=2.0) for word in p.question.split() if word in environment.skills]
+    words = [
+        word for p in draw(environment, 500, zipf=2.0) for word in p.question.split() if word in environment.skills
+    ]
     assert words.count(environment.skills[0]) > 5 * words.count(environment.skills[3]) > 0
 
 

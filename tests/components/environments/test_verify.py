@@ -98,5 +98,5 @@ def test_a_worker_that_fails_or_hangs_gives_no_reward():
         workers.run(0)
         with pytest.raises(VerificationError, match="TypeError"):
             score_in_worker(workers, "x")
-        with pytest.raises(TimeoutError, match="stopped after 0.3 s"):
+        with pytest.raises(TimeoutError, match=r"stopped after 0\.3 s"):
             score_in_worker(workers, 60)
