@@ -95,16 +95,11 @@ def reference_verdict(prompt: Prompt, turns: Turns) -> bool:
 
 
 def variants(prompt: Prompt) -> Iterator[tuple[str, Turns]]:
-    """The gold path and the corrupted ones; where no call is asked for, or any call, the opposite is the corrupted."""
-    silent, calling = [[]], [[[Call("any", {})]]]
-    match prompt.metadata["category"]:
-        case "live_relevance":
-            yield from (("gold", calling), ("changed", silent))
-        case "irrelevance" | "live_irrelevance":
-            yield from (("gold", silent), ("changed", calling))
-        case _:
-            yield "gold", gold_turns(prompt)
-            yield from corrupt(gold_turns(prompt))
+    """The gold path and the corrupted ones; where no call is asked for, any is the corrupted one."""
+    yield "gold", gold_turns(prompt)
+    if prompt.metadata["category"].endswith("irrelevance"):
+        yield "changed", [[[Call("any", {})]]]
+    yield from corrupt(gold_turns(prompt))
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ def judge(prompts: list[Prompt]) -> dict[str, list[tuple[Prompt, object]]]:
         for form, right in (("box", 1.0), ("sentence", 1.0), ("wrong", 0.0)):
             found = list(threads.map(outcome, [(prompt, answers(prompt)[form]) for prompt in prompts]))
             bad[form] = [(prompt, one) for prompt, one in zip(prompts, found, strict=True) if one != right]
-    with Workers("components.environments.math.grade_math:grade", environment.parallel_scores) as workers:
+    with Workers("components.environments.math.grade_math:grade", environment.parallel_scores, timeout=30.0) as workers:
         replies = workers.map([[prompt.answer, prompt.answer] for prompt in prompts])
     bad["alone"] = [(p, r.value) for p, r in zip(prompts, replies, strict=True) if r.value is not True]
     return bad

@@ -105,7 +105,8 @@ class Functions(ChatEnvironment):
     def solve(self, prompt: Prompt) -> list[str]:
         from components.environments.functions.gold import gold_turns, play
 
-        return play(gold_turns(prompt))
+        turns = play(gold_turns(prompt))
+        return turns if prompt.metadata["classes"] else turns[:1]
 
     def chat(self, prompt: Prompt) -> Chat:
         messages = [(role, content) for role, content in prompt.metadata["turns"][0]]
