@@ -14,8 +14,8 @@ import numpy as np
 from bench.results import record
 from components.environments.base import Environment, Prompt
 from components.environments.devices import Devices
-from components.environments.functions import MULTI_TURN, Functions
-from components.environments.functions.prompts import load_bfcl
+from components.environments.functions import Functions
+from components.environments.functions.prompts import MULTI_TURN, load_bfcl
 
 
 def measure(environment: Environment, prompts: list[Prompt]) -> tuple[float, list[float]]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,18 +28,20 @@ from pydantic import Field
 from components.environments.base import Chat, Prompt, Splits, Transition
 from components.environments.files import cut
 from components.environments.functions import bfcl
-from components.environments.functions.calls import read_calls, write_turns
+from components.environments.functions.bfcl import offered
+from components.environments.functions.calls import Step, read_calls, write_turns
+from components.environments.functions.gold import gold_turns, play
+from components.environments.functions.prompts import MULTI_TURN, load_bfcl, split_bfcl
+from components.environments.functions.verdicts import reward
 from components.environments.parsing import Call, MalformedCall
 from components.environments.tools import ChatEnvironment, ToolParams, react_form
 from components.params.base import NOT_DATA, PositiveInt
 from components.tree.schema import StopReason
 
-Step = tuple[Call, ...]
 REACT = (
     "Call one function in a turn, and see what it returns; or several at once, as a list and nothing else: "
     "[first(a=1), second(b=2)]. When nothing is left to call, or nothing fits, say so as the final answer."
 )
-MULTI_TURN = ("multi_turn_base", "multi_turn_long_context", "multi_turn_miss_func", "multi_turn_miss_param")
 
 
 @dataclass(frozen=True)
@@ -90,21 +91,15 @@ class Functions(ChatEnvironment):
 
     def prompts(self) -> Splits:
         """80 to 20; the validation prompts are cut from the 80."""
-        from components.environments.functions.prompts import load_bfcl, split_bfcl
-
         return cut(self.params, split_bfcl(load_bfcl(self.params.categories)))
 
     def source(self) -> str:
         return "the package bfcl-eval"
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
-        from components.environments.functions.verdicts import reward
-
         return reward(prompt, answer)
 
     def solve(self, prompt: Prompt) -> list[str]:
-        from components.environments.functions.gold import gold_turns, play
-
         turns = play(gold_turns(prompt))
         return turns if prompt.metadata["classes"] else turns[:1]
 
@@ -138,7 +133,7 @@ class Functions(ChatEnvironment):
         if last or len(state.steps) >= self.max_steps:
             return Transition(state, stop_reason=StopReason.MAX_TURNS)
         try:
-            apis, results = run_calls(state.apis, calls, [f["name"] for f in functions])
+            apis, results = bfcl.run_calls(state.apis, calls, [f["name"] for f in functions])
         except bfcl.TooLarge:
             return Transition(state, stop_reason=StopReason.TOOL_ERROR)
         return self.observed(replace(state, apis=apis, steps=(*state.steps, calls)), self._show(calls, results))
@@ -162,37 +157,3 @@ class Functions(ChatEnvironment):
             return text
         half = self.max_observation // 2
         return f"{text[:half]}\n[{left_out} characters left out]\n{text[half + left_out :]}"
-
-
-def run_calls(
-    apis: Mapping[str, Any], calls: Sequence[Call], known: Sequence[str]
-) -> tuple[Mapping[str, Any], list[str]]:
-    """Runs the calls on copies of the objects that they concern.
-
-    Args:
-        apis: API objects by class; untouched.
-        calls: What to run, in order.
-        known: Names of the functions that exist at this point.
-
-    Returns:
-        The objects afterwards, and what each call returned: the result, or the text of an error.
-
-    Raises:
-        TooLarge: if an object is of no use any more.
-    """
-    owners = [bfcl.owner(call, list(apis)) if call.name in known else None for call in calls]
-    after = {name: deepcopy(api) if name in owners else api for name, api in apis.items()}
-    results = [
-        f"Error during execution: there is no function {call.name[:80]!r}"
-        if name is None
-        else bfcl.execute(after[name], call)
-        for name, call in zip(owners, calls, strict=True)
-    ]
-    return after, results
-
-
-def offered(task: Mapping[str, Any], turn: int) -> list[Mapping[str, Any]]:
-    """Documents of the functions that exist in a turn of the user, counted from 0."""
-    held_back = {name for start, names in task["held_back"].items() if int(start) > turn for name in names}
-    documents = [*task["functions"], *(f for name in task["classes"] for f in bfcl.functions_of(name))]
-    return [document for document in documents if document["name"] not in held_back]

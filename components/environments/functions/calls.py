@@ -29,6 +29,7 @@ MAX_CALLS = 64  # in one turn; the longest ground truth of the leaderboard has 3
 MAX_DEPTH = 32  # of nested arguments
 MAX_BITS = 10_000  # of a number that is computed
 
+Step = tuple[Call, ...]
 Turns = Sequence[Sequence[Sequence[Call]]]  # user's turn, step of the policy in it, call
 
 _NAME = r"([A-Za-z_][\w.]*)\("

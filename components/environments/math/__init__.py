@@ -14,6 +14,7 @@ from components.environments.base import Prompt
 from components.environments.files import FilesEnvironment, FilesParams
 from components.environments.generated import SEED
 from components.environments.math.boxed import last_boxed
+from components.environments.math.problems import generate_reasoning, load_math
 from components.environments.math.python_tool import PYTHON_TOOLS, PythonTool
 from components.environments.tools import ToolEnvironment, ToolParams
 from components.params.base import NOT_DATA
@@ -72,15 +73,13 @@ class MathWithPython(ToolEnvironment, FilesEnvironment):
         self.parallel_scores = os.cpu_count() or 1
 
     def load(self, file: str) -> list[Prompt]:
-        from components.environments.math.problems import generate_reasoning, load_math
-
         if file == GENERATED:
             wanted = sum(getattr(self.params, f"{split}_prompts") for split in ("train", "val", "test"))
             return generate_reasoning(SEED, wanted)
         return load_math(file, conflicts="drop")
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
-        from components.environments.math.grader import reward
+        from components.environments.math.grader import reward  # which may import what is heavy
 
         return reward(prompt.answer, answer)
 

@@ -14,6 +14,8 @@ from pydantic import Field
 
 from components.environments.base import Chat, Prompt
 from components.environments.files import FilesEnvironment, FilesParams, field, read_rows
+from components.environments.search.match import reward
+from components.environments.search.questions import load_qa
 from components.environments.search.retrieval import QUERY_CHARACTERS, Bm25, Passage, Retriever
 from components.environments.search.retrieval_http import HttpRetriever, Recorded
 from components.environments.tools import ToolEnvironment, ToolParams, clean, printable
@@ -105,13 +107,9 @@ class Search(ToolEnvironment, FilesEnvironment):
         return load_examples(self.params.examples) if self.params.examples else ()
 
     def load(self, file: str) -> list[Prompt]:
-        from components.environments.search.questions import load_qa
-
         return load_qa(file, duplicates="drop")
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
-        from components.environments.search.match import reward
-
         return reward(prompt, answer, self.params.graded, self.params.match)
 
     def solve(self, prompt: Prompt) -> list[str]:

@@ -14,10 +14,10 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
 from bench.functions_gold import answer_of, corrupt, reference_verdict, variants
 from components.environments.base import Prompt, replay
-from components.environments.functions import MULTI_TURN, Functions, FunctionsParams, State, bfcl
+from components.environments.functions import Functions, FunctionsParams, State, bfcl
 from components.environments.functions.calls import hermes
 from components.environments.functions.gold import gold_turns, play
-from components.environments.functions.prompts import SINGLE_TURN, load_bfcl
+from components.environments.functions.prompts import MULTI_TURN, SINGLE_TURN, load_bfcl
 from components.environments.parsing import Call
 from components.environments.verify import verify
 from components.tree.schema import StopReason
