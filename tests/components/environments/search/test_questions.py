@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.environments.search import Search
-from components.environments.search.match import QuestionAnswering, normalise
+from components.environments.search import Search, SearchParams
+from components.environments.search.match import MATCH, exact_match
 from components.environments.search.questions import corpus_of, evidence_of, load_qa
 from components.environments.search.retrieval import Bm25, Passage, load_corpus
 from components.errors import UserError
@@ -127,24 +127,24 @@ def test_unusable_passages_name_file_and_row(tmp_path, row, message):
 
 
 @needs_real_data
+@pytest.mark.parametrize("match", MATCH)
 @pytest.mark.parametrize("name", FILES)
-def test_gold_scores_1_and_a_corrupted_answer_0_on_all_rows(name):
+def test_gold_scores_1_and_a_corrupted_answer_0_on_all_rows(name, match):
     """Every accepted answer of every row, through the environment and both rewards."""
     prompts = load_qa(REAL / name)
     assert len(prompts) == (100 if "train" in name else 200)
-    environment = Search(retriever=None)  # type: ignore[arg-type]  # answers need no search
-    binary, graded = QuestionAnswering(), QuestionAnswering(graded=True)
+    binary, graded = (Search(SearchParams(match=match, graded=graded)) for graded in (False, True))
     for prompt, other in zip(prompts, prompts[1:] + prompts[:1], strict=True):
         accepted = [prompt.answer, *prompt.metadata.get("aliases", [])]
         for gold in accepted:
             for form in ("{}", "<think>so</think>\n<answer>{}</answer>", "Final Answer: {}"):
-                answer = environment.step(environment.reset(prompt), form.format(gold)).answer
+                answer = binary.step(binary.reset(prompt), form.format(gold)).answer
                 assert binary.score(prompt, answer) == graded.score(prompt, answer) == 1.0, (prompt.question, answer)
             swapped = {"yes": "no", "no": "yes"}.get(gold.lower())
             for wrong in (f"{gold} wrongly", f"not {gold}", gold[:-1] + "qz", swapped or "unknown", None):
                 assert binary.score(prompt, wrong) == 0.0, (prompt.question, wrong)
             assert graded.score(prompt, swapped or "xyzzy") == 0.0
-        if normalise(other.answer) not in map(normalise, accepted):
+        if not any(exact_match(other.answer, gold, match) for gold in accepted):
             assert binary.score(prompt, other.answer) == 0.0
 
 

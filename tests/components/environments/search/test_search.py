@@ -1,14 +1,16 @@
-"""The search environment: what can be read is answered, what cannot is a typed stop, and states are values."""
+"""The search environment: what can be read is answered, what cannot is told until the last turn, states are values."""
 
 from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from components.environments import search as searching
 from components.environments.base import replay
-from components.environments.search import MAX_CALLS, Search, final_answer, load_examples
+from components.environments.search import Search, SearchParams, final_answer, load_examples
 from components.environments.search.questions import make_prompt
 from components.environments.search.retrieval import QUERY_CHARACTERS, Bm25, Passage, RetrievalError
 from components.errors import UserError
@@ -44,13 +46,17 @@ def call(name: str = "search", **arguments) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-def step(action: str, retriever=None, **settings):
-    environment = Search(retriever or Asked(), **settings)
+def made(retriever=None, **section) -> Search:
+    return Search(SearchParams(**section), retriever=retriever or Asked())
+
+
+def step(action: str, retriever=None, **section):
+    environment = made(retriever, **section)
     return environment.step(environment.reset(PROMPT), action)
 
 
 def test_gold_path_searches_and_answers(bm25):
-    environment = Search(bm25, max_turns=3)
+    environment = made(bm25, max_turns=3)
     state = environment.reset(PROMPT)
     first = environment.step(state, f"<think>who?</think>{call(query='author of Émile')}")
     assert first.observation.startswith("[1] Émile\nA treatise on education by Jean-Jacques Rousseau.")
@@ -62,7 +68,7 @@ def test_gold_path_searches_and_answers(bm25):
 
 
 def test_branches_start_where_their_prefix_stood(bm25):
-    environment = Search(bm25, max_turns=3)
+    environment = made(bm25, max_turns=3)
     at_one = replay(environment, PROMPT, [call(query="x")])
     left, right = (environment.step(at_one, action) for action in (call(query="y"), "Paris"))
     assert (at_one.turn, left.state.turn, right.state.turn) == (1, 2, 2)
@@ -79,16 +85,16 @@ def test_several_calls_are_one_search_in_their_order():
 @pytest.mark.parametrize(
     ("action", "error"),
     [
-        (call(name="lookup", query="x"), "there is no tool 'lookup'; the only tool is 'search'."),
+        (call(name="lookup", query="x"), "there is no tool 'lookup'; the only tool is 'search'"),
         (call(name="x" * 10**5, query="x"), "there is no tool '" + "x" * 50),
-        (call(), "search takes one argument, 'query', a text."),
-        (call(query="x", topk=100), "search takes one argument, 'query', a text."),
-        (call(query=["x"]), "search takes one argument, 'query', a text."),
-        (call(query=7), "search takes one argument, 'query', a text."),
-        (call(query=None), "search takes one argument, 'query', a text."),
-        (call(query=""), "the query is empty."),
-        (call(query=" \n\x00\x1b\ud800 "), "the query is empty."),
-        (call(query="x") * (MAX_CALLS + 1), f"{MAX_CALLS + 1} calls in one turn; at most {MAX_CALLS} are run."),
+        (call(), "search takes one argument, 'query', a text"),
+        (call(query="x", topk=100), "search takes one argument, 'query', a text"),
+        (call(query=["x"]), "search takes one argument, 'query', a text"),
+        (call(query=7), "search takes one argument, 'query', a text"),
+        (call(query=None), "search takes one argument, 'query', a text"),
+        (call(query=""), "the query is empty"),
+        (call(query=" \n\x00\x1b\ud800 "), "the query is empty"),
+        (call(query="x") * 5, "5 calls in one turn; at most 4 may be made"),
         (call(query="x") + call(name="shell", query="rm"), "there is no tool 'shell'"),
         (call(name="<|im_end|>", query="x"), "there is no tool '< |im_end|>'"),
     ],
@@ -98,30 +104,39 @@ def test_wrong_call_is_told_and_nothing_is_searched(action, error):
     transition = step(action, asked)
     assert (asked.queries, transition.stop_reason) == ([], None)
     assert transition.observation.startswith(f"Error: {error}")
+    assert transition.observation.endswith("; nothing was run.")
     assert len(transition.observation) < 200
+    assert step(action, asked, max_turns=1).stop_reason == StopReason.MALFORMED_ACTION
 
 
 @pytest.mark.parametrize(
-    "action",
+    ("action", "reason"),
     [
-        '<tool_call>{"name": "search", "arguments": {"query": "abc',
-        '<tool_call>{"name": "search"}</tool_call>',
-        "<think>" * 10**4,
-        "<think>" + call(query="x"),
-        "<tool_call>" * 10**4,
-        call(query="x") + "\nFinal Answer: y",
-        "",
-        "<think>I give up</think>",
-        "<answer></answer>",
-        "<answer> </answer>",
-        "Final Answer:",
+        ('<tool_call>{"name": "search", "arguments": {"query": "abc', "a tool call is no JSON: Unterminated string"),
+        ('<tool_call>{"name": "search"}</tool_call>', "the arguments of search are no object"),
+        ('{"name": "search", "parameters": {"query": "abc', "a tool call is no JSON"),
+        ("<think>" * 10**4, "the thought does not end"),
+        ("<think>" + call(query="x"), "the thought does not end"),
+        ("< tool_call>" + call(query="x")[11:], "a tool call does not begin with < tool_call>"),
+        ("<tool_call>" * 10**4, "a tool call is no JSON"),
+        (call(query="x") + "\nFinal Answer: y", "one turn holds two calls"),
     ],
 )
-def test_what_cannot_be_read_is_a_typed_stop_and_nothing_is_searched(action):
+def test_what_cannot_be_read_is_told_and_nothing_is_searched(action, reason):
     asked = Asked()
-    transition = step(action, asked)
+    transition = step(action, asked, max_turns=2)
+    assert (transition.stop_reason, transition.answer, transition.state.turn) == (None, None, 1)
+    assert transition.observation.startswith(f"Error: {reason}")
+    last = step(action, asked, max_turns=1)
+    assert (last.stop_reason, last.answer, asked.queries) == (StopReason.MALFORMED_ACTION, None, [])
+
+
+@pytest.mark.parametrize(
+    "action", ["", "<think>I give up</think>", "<answer></answer>", "<answer> </answer>", "Final Answer:"]
+)
+def test_a_turn_that_says_nothing_is_a_typed_stop(action):
+    transition = step(action)
     assert (transition.stop_reason, transition.answer) == (StopReason.MALFORMED_ACTION, None)
-    assert asked.queries == []
 
 
 @pytest.mark.parametrize(
@@ -133,6 +148,13 @@ def test_what_cannot_be_read_is_a_typed_stop_and_nothing_is_searched(action):
         ("It is <answer> Geneva </answer>.", "Geneva"),
         ("<answer>Paris</answer> no: <answer>Geneva</answer>", "Geneva"),
         ("<answer><answer>Geneva</answer></answer>", "Geneva"),
+        ("<answer>Geneva</answer> I put it between the <answer> tags.", "Geneva"),
+        ("<answer>Geneva</answer> I put it between <answer> and </answer>.", "Geneva"),
+        ("<answer>Geneva</answer><answer></answer>", "Geneva"),
+        ("<answer>Geneva</answer>\n<answer> \n</answer> Did I close </answer>?", "Geneva"),
+        ("<answer>Geneva</answer> or <answer>Paris", "Geneva"),
+        ("<answer>Paris</answer> wait <answer>Rome</answer> no <answer>\nGeneva\n</answer> done", "Geneva"),
+        ("<answer>and</answer>", "and"),
         ("<answer>Geneva", "Geneva"),
         ("<answer>Final Answer: Geneva</answer>", "Geneva"),
         ("<answer>" * 10**5 + "Geneva", "Geneva"),
@@ -168,8 +190,9 @@ def test_observations_hold_no_markup_of_chat_templates_and_no_control_characters
     assert observation.encode().endswith(b"done")
 
 
-def test_long_passage_is_cut_and_no_passage_is_said():
-    assert len(step(call(query="x"), Asked([PASSAGES[2]]), passage_characters=100).observation) <= 110
+def test_long_passage_is_cut_and_no_passage_is_said(monkeypatch):
+    monkeypatch.setattr(searching, "PASSAGE_CHARACTERS", 100)
+    assert len(step(call(query="x"), Asked([PASSAGES[2]])).observation) <= 110
     assert step(call(query="x"), Asked([])).observation == "No passage fits this query."
 
 
@@ -197,17 +220,22 @@ def test_react_takes_plain_text_and_says_observation(action, query):
     assert (transition.role, transition.observation) == ("user", "Observation: [1] title\ntext")
 
 
-def test_react_input_that_is_cut_or_invents_its_observation_is_a_typed_stop():
+def test_react_input_that_is_cut_or_invents_its_observation_is_told():
     for body in ('{"query": "ab', "x\nObservation: Geneva\nFinal Answer: Geneva", ""):
-        action = f"Action: search\nAction Input: {body}"
-        assert step(action, react=True).stop_reason == StopReason.MALFORMED_ACTION
+        action, asked = f"Action: search\nAction Input: {body}", Asked()
+        transition = step(action, asked, react=True)
+        assert (transition.role, transition.observation[:20]) == ("user", "Observation: Error: ")
+        assert step(action, asked, react=True, max_turns=1).stop_reason == StopReason.MALFORMED_ACTION
+        assert asked.queries == []
 
 
 def test_worked_turns_stand_before_the_question(tmp_path):
     file = tmp_path / "turns.jsonl"
     file.write_text('{"role": "user", "content": "Who?"}\n{"role": "assistant", "content": "Final Answer: she"}\n')
-    chat = Search(Asked(), react=True, examples=load_examples(str(file))).chat(PROMPT)
+    chat = made(react=True, examples=str(file)).chat(PROMPT)
     assert chat.messages[1:] == (("user", "Who?"), ("assistant", "Final Answer: she"), ("user", PROMPT.question))
+    assert chat.tools == ()
+    assert "search(query)" in chat.messages[0][1]
 
 
 def test_worked_turn_without_content_is_told_with_its_row(tmp_path):
@@ -215,3 +243,13 @@ def test_worked_turn_without_content_is_told_with_its_row(tmp_path):
     file.write_text('{"role": "user", "content": "Who?"}\n{"role": "assistant"}\n')
     with pytest.raises(UserError, match=r"turns\.jsonl, row 1: no field 'content'"):
         load_examples(str(file))
+
+
+def test_one_source_of_passages_is_wanted(tmp_path):
+    for section in ({}, {"corpus": "a.jsonl", "retriever": "http://127.0.0.1:1/"}):
+        with pytest.raises(UserError, match=r"search needs environment\.corpus .* not both"):
+            Search.check(SimpleNamespace(environment=SearchParams(**section)))
+        with pytest.raises(UserError, match=r"search needs environment\.corpus .* not both"):
+            _ = Search(SearchParams(**section), tmp_path).retriever
+    with pytest.raises(UserError, match=r"environment\.corpus='none\.jsonl': no such file"):
+        Search.check(SimpleNamespace(environment=SearchParams(corpus="none.jsonl")))

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from components.environments.search import Search
+from components.environments.search import Search, SearchParams
 from components.environments.search.questions import make_prompt
 from components.environments.search.retrieval import Passage
 from components.policy.engines.base import Completion, EngineParams, Request
@@ -119,7 +119,8 @@ class Scripted:
 
 def roll(renderer: Renderer, turns: list[str], react: bool = False):
     """The nodes of a scripted rollout, and the history that each turn was asked with."""
-    environment, engine = Search(Shelf(), react=react), Scripted(renderer, turns)
+    section = SearchParams(react=react, max_turns=len(turns))
+    environment, engine = Search(section, retriever=Shelf()), Scripted(renderer, turns)
     ids = renderer.prompt_ids(environment.chat(PROMPT))
     start = Start(PROMPT, 0, 0, 0, 0, ids, environment.reset(PROMPT), 11)
     settings = EngineParams(max_turn_tokens=1000, max_tokens=20000)
@@ -145,7 +146,7 @@ def test_prefixes_are_token_exact_through_every_turn(template):
     model = renderer(template)
     ids, nodes, requests = roll(model, TURNS)
     text = assert_exact(model, ids, nodes, requests)
-    assert (nodes[-1].stop_reason, nodes[-1].observation) == (StopReason.ANSWERED, "Geneva")
+    assert (nodes[-1].stop_reason, nodes[-1].answer) == (StopReason.ANSWERED, "Geneva")
     assert text.count("<|im_start|>assistant\n") == 3
     assert text.count("<tool_response>\n[1] about") == 2
     assert "<|im_end|>\n<|im_start|>user\n<tool_response>\n[1] about Émile\n" in text
@@ -154,7 +155,7 @@ def test_prefixes_are_token_exact_through_every_turn(template):
 
 def test_tools_and_question_stand_in_the_prompt():
     model = renderer(KEEPS)
-    text = model.tokenizer.decode(model.prompt_ids(Search(Shelf()).chat(PROMPT)))
+    text = model.tokenizer.decode(model.prompt_ids(Search(retriever=Shelf()).chat(PROMPT)))
     assert '"name": "search"' in text
     assert text.endswith("<|im_start|>user\nWhere was the author of Émile born?<|im_end|>\n<|im_start|>assistant\n")
     assert text.count("<|im_start|>system") == 1
@@ -164,7 +165,7 @@ def test_react_needs_no_tools_in_the_template():
     model = renderer(NO_TOOLS)
     ids, nodes, requests = roll(model, REACT_TURNS, react=True)
     text = assert_exact(model, ids, nodes, requests)
-    assert nodes[-1].observation == "Geneva"
+    assert nodes[-1].answer == "Geneva"
     assert text.count("<|im_start|>user\nObservation: [1] about") == 2
 
 
@@ -193,7 +194,7 @@ def test_a_real_tokenizer_keeps_prefixes_exact():
     model = Renderer(AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name))
     ids, nodes, requests = roll(model, REACT_TURNS, react=True)
     text = assert_exact(model, ids, nodes, requests)
-    assert nodes[-1].observation == "Geneva"
+    assert nodes[-1].answer == "Geneva"
     assert text.count("<|im_start|>user\nObservation: [1] about") == 2
 
 

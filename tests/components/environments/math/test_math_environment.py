@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from components.environments.base import Prompt, replay
-from components.environments.math import SYSTEM, MathWithPython
+from components.environments.math import MathParams, MathWithPython
 from components.environments.math.boxed import last_boxed
 from components.environments.math.python_tool import Result
 from components.tree.schema import Status, StopReason
@@ -42,12 +42,19 @@ def tool() -> Recorder:
 
 @pytest.fixture
 def environment(tool) -> MathWithPython:
-    return MathWithPython(4, tool)
+    return MathWithPython(MathParams(max_turns=4), python=tool)
+
+
+@pytest.fixture
+def react(tool) -> MathWithPython:
+    return MathWithPython(MathParams(max_turns=4, react=True), python=tool)
 
 
 def test_a_conversation_begins_with_the_rules_the_question_and_the_tool(environment):
     chat = environment.chat(PROMPT)
-    assert chat.messages == (("system", SYSTEM), ("user", PROMPT.question))
+    assert [role for role, _ in chat.messages] == ["system", "user"]
+    assert "\\boxed{}" in chat.messages[0][1]
+    assert chat.messages[1][1] == PROMPT.question
     assert chat.tools[0]["function"]["parameters"]["required"] == ["code"]
 
 
@@ -60,6 +67,35 @@ def test_a_call_is_run_and_its_output_observed(environment, tool):
 def test_a_react_call_is_run_too(environment, tool):
     text = 'I compute.\nAction: python\nAction Input: {"code": "print(1)"}'
     assert environment.step(environment.reset(PROMPT), text).observation == "ran print(1)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "python", "arguments": {"code": "a = 1\nprint(a)"}}</tool_call>',
+        '<|python_tag|>{"name": "python", "parameters": {"code": "a = 1\\nprint(a)"}}',
+        '{"name": "python", "parameters": {"code": "a = 1\nprint(a)"}}',
+        'Action: python\nAction Input: {"code": "```python\na = 1\nprint(a)\n```"}',
+    ],
+)
+def test_line_breaks_reach_the_tool_in_every_form(environment, tool, text):
+    environment.step(environment.reset(PROMPT), text)
+    assert tool.seen == ["a = 1\nprint(a)"]
+
+
+def test_react_tells_its_form_and_takes_plain_code(react, tool):
+    chat = react.chat(PROMPT)
+    assert chat.tools == ()
+    assert "python(code)" in chat.messages[0][1]
+    assert "Action: python\nAction Input: the code" in chat.messages[0][1]
+    for code in ("for i in range(2):\n    print(i)", "```python\nx = {1: 2}\nprint(x)\n```", "```\n1 + 1\n```"):
+        transition = react.step(react.reset(PROMPT), f"Thought: I compute.\nAction: python\nAction Input:\n{code}")
+        assert (transition.role, transition.observation) == ("user", f"Observation: ran {tool.seen[-1]}")
+    assert tool.seen == ["for i in range(2):\n    print(i)", "x = {1: 2}\nprint(x)", "1 + 1"]
+    last = react.step(react.reset(PROMPT), react.solve(PROMPT)[0])
+    assert (last.stop_reason, last.answer) == (StopReason.ANSWERED, "42")
+    refused = react.step(react.reset(PROMPT), 'Action: python\nAction Input: {"code": "pri')
+    assert refused.observation.startswith("Observation: Error: the input of python is no JSON")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +141,8 @@ def test_a_turn_without_a_call_is_the_answer(environment, text, answer):
 )
 def test_a_call_that_cannot_be_read_is_an_error_and_never_run(environment, tool, text):
     transition = environment.step(environment.reset(PROMPT), text)
-    assert transition.observation.startswith("error: ")
-    assert transition.observation.endswith("nothing was run")
+    assert transition.observation.startswith("Error: ")
+    assert transition.observation.endswith("; nothing was run.")
     assert len(transition.observation) < 500
     assert not transition.done
     assert tool.seen == []
@@ -141,7 +177,7 @@ def test_a_step_leaves_the_old_state_alone(environment):
 
 
 def test_silence_and_failures_are_observed(tool):
-    environment = MathWithPython(4, tool)
+    environment = MathWithPython(python=tool)
     for output, status, seen in [
         ("", Status.OK, "(no output: print what you want to see)"),
         ("TimeoutError: stopped after 2 s", Status.TIMEOUT, "TimeoutError: stopped after 2 s"),

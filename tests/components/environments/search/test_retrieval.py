@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.environments.base import retrieval
+from components.environments.search import retrieval
 from components.environments.search.retrieval import Bm25, Passage, load_corpus
 from components.errors import UserError
 
@@ -23,6 +24,12 @@ PASSAGES = [
     Passage("Geneva", "A city in Switzerland."),
     Passage("木", "木 is a character that means tree."),
     Passage("Trees", "Trees are tall."),
+    Passage("Chinese", "卢梭出生于日内瓦，是启蒙时代的哲学家。"),
+    Passage("Japanese", "東京は日本の首都です。ｶﾞｿﾘﾝ"),
+    Passage("Korean", "서울은 대한민국의 수도이다."),
+    Passage("Thai", "กรุงเทพเป็นเมืองหลวงของประเทศไทย"),
+    Passage("Lao", "ວຽງຈັນເປັນນະຄອນຫຼວງ"),
+    Passage("Mixed", "NHKは日曜日に"),
     *(Passage(f"copy {n}", "the same passage about quokkas") for n in range(5)),
 ]
 
@@ -46,6 +53,17 @@ def titles(search: Bm25, query: str) -> list[str]:
         ("The Who", "The Who"),  # only stop words: they are searched after all
         ("木", "木"),
         ("1964?!", "The Who"),
+        ("哲学家", "Chinese"),  # in scripts without blanks between words, the pairs of letters count
+        ("卢梭 出生", "Chinese"),
+        ("家", "Chinese"),  # and a letter alone is one
+        ("日本の首都", "Japanese"),
+        ("ガソリン", "Japanese"),
+        ("수도", "Korean"),
+        (unicodedata.normalize("NFD", "수도"), "Korean"),
+        ("เมืองหลวง", "Thai"),
+        ("ນະຄອນ", "Lao"),
+        ("nhk", "Mixed"),
+        ("日曜日 NHK", "Mixed"),
     ],
 )
 def test_finds_what_the_words_name(search, query, first):
@@ -60,6 +78,8 @@ def test_finds_what_the_words_name(search, query, first):
         "\x00\x01\x1b",
         "?!…",
         "zzzqqq",
+        "数学",
+        "生まれ",
         "\ud800",
         "🙂",
         "\u202e\u200b",
@@ -115,7 +135,7 @@ def test_another_process_with_another_hash_seed_finds_the_same(tmp_path, search)
     corpus = tmp_path / "corpus.json"
     corpus.write_text(json.dumps([{"title": p.title, "text": p.text} for p in PASSAGES]))
     code = (
-        "import sys; from pathlib import Path; from components.environments.retrieval import Bm25\n"
+        "import sys; from pathlib import Path; from components.environments.search.retrieval import Bm25\n"
         "b = Bm25(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(b.retrieve(['born in a city of Switzerland', 'tall trees the quokkas']))"
     )
@@ -123,7 +143,7 @@ def test_another_process_with_another_hash_seed_finds_the_same(tmp_path, search)
         subprocess.run(
             [sys.executable, "-c", code, corpus, tmp_path / seed],
             env=os.environ | {"PYTHONHASHSEED": seed},
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[4],
             capture_output=True,
             text=True,
             check=True,

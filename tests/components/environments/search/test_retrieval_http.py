@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from components.environments.search.retrieval import Passage, RetrievalError
-from components.environments.search.retrieval_http import HttpRetriever, Recorded
+from components.environments.search.retrieval_http import HttpRetriever, Recorded, is_here
 from components.errors import UserError
 
 
@@ -71,6 +71,28 @@ def test_asks_all_queries_in_one_request_of_the_common_form(server):
     assert len(found[1]) == 2
     assert client(server).retrieve([]) == []
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "nonsense", "http://[::1"])
+def test_no_proxy_stands_before_a_server_on_this_machine(server, monkeypatch, proxy):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, proxy)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert len(client(server).retrieve(["q"])[0]) == 2
+    with pytest.raises(RetrievalError):  # others are asked as the environment says
+        HttpRetriever("http://search.invalid/retrieve", retries=0, timeout=5.0).retrieve(["q"])
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [("http://127.0.0.1:8000/retrieve", True), ("http://localhost/x", True), ("https://[::1]:9/", True),
+     ("http://0.0.0.0:9/", True), ("http://127.8.8.8/", True), ("http://a.localhost:1/", True),
+     ("http://u:p@localhost:1/", True), ("http://10.0.0.1/", False), ("http://localhost.example/", False),
+     ("http://example.org/localhost", False), ("http://[::1", False), ("no URL", False)],
+)  # fmt: skip
+def test_which_servers_are_on_this_machine(url, here):
+    assert is_here(url) == here
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -12,12 +13,11 @@ import pytest
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
 from bench.functions_gold import answer_of, corrupt, reference_verdict, variants
-from components.environments.base import Prompt, bfcl, replay
-from components.environments.functions import Functions, State
+from components.environments.base import Prompt, replay
+from components.environments.functions import Functions, FunctionsParams, State, bfcl
 from components.environments.functions.calls import hermes
 from components.environments.functions.gold import gold_turns, play
 from components.environments.functions.prompts import MULTI_TURN, SINGLE_TURN, load_bfcl
-from components.environments.functions.verdicts import FunctionCalls
 from components.environments.parsing import Call
 from components.environments.verify import verify
 from components.tree.schema import StopReason
@@ -51,33 +51,37 @@ def act(state: State, *calls: Call):
     return Functions().step(state, hermes(calls))
 
 
+def made(**section) -> Functions:
+    return Functions(FunctionsParams(**section))
+
+
 def test_all_multi_turn_ground_truths_score_1_and_a_quarter_0_without_their_last_call(multi_turn):
-    verifier = FunctionCalls()
+    environment = Functions()
     assert len(multi_turn) == 800
     for number, prompt in enumerate(multi_turn):
         gold = gold_turns(prompt)
-        assert verifier.score(prompt, answer_of(prompt, gold)) == 1.0, prompt.metadata["source_id"]
+        assert environment.score(prompt, answer_of(prompt, gold)) == 1.0, prompt.metadata["source_id"]
         if number % 4:
             continue  # bench/functions_gold.py corrupts them all
         kind, dropped = next(corrupt(gold))
         assert kind == "dropped"
-        assert verifier.score(prompt, answer_of(prompt, dropped)) == 0.0, prompt.metadata["source_id"]
+        assert environment.score(prompt, answer_of(prompt, dropped)) == 0.0, prompt.metadata["source_id"]
 
 
 def test_all_single_turn_rows_score_1_and_corrupted_ones_0_but_for_those_that_contradict_themselves():
-    verifier, failed = FunctionCalls(), set()
+    environment, failed = Functions(), set()
     for prompt in load_bfcl(SINGLE_TURN):
         for kind, turns in variants(prompt):
-            if verifier.score(prompt, answer_of(prompt, turns)) != float(kind == "gold"):
+            if environment.score(prompt, answer_of(prompt, turns)) != float(kind == "gold"):
                 failed.add(prompt.metadata["source_id"])
     assert failed == UNSATISFIABLE
 
 
 def test_verdicts_are_those_of_the_package(multi_turn):
-    verifier = FunctionCalls()
+    environment = Functions()
     for prompt in multi_turn[::16]:
         for _, turns in variants(prompt):
-            ours = verifier.score(prompt, answer_of(prompt, turns))
+            ours = environment.score(prompt, answer_of(prompt, turns))
             assert bool(ours) == reference_verdict(prompt, turns), prompt.metadata["source_id"]
 
 
@@ -112,7 +116,7 @@ def test_nothing_leaks_into_the_package(multi_turn, by_id):
     card = next(name for name in cards if name in long_context.CREDIT_CARD_EXTENSION)
     cards[card]["balance"] = -1
     assert repr((long_context.CREDIT_CARD_EXTENSION, long_context.BOOKING_RECORD_EXTENSION)) == before
-    assert FunctionCalls().score(prompt, answer_of(prompt, gold_turns(prompt))) == 1.0
+    assert Functions().score(prompt, answer_of(prompt, gold_turns(prompt))) == 1.0
     assert not [name for name in vars(multi_turn_utils) if name.endswith("_instance")]
     assert "bfcl_eval.constants.model_config" not in sys.modules
 
@@ -243,33 +247,90 @@ def test_file_systems_of_no_use_end_the_rollout_at_once(by_id, calls):
             break
         state = transition.state
     assert transition.stop_reason == StopReason.TOOL_ERROR
-    assert verify(FunctionCalls(), prompt, transition.answer).reward == 0.0
+    assert verify(environment, prompt, transition.answer).reward == 0.0
     assert time.process_time() - start < 2.0
 
 
 @pytest.mark.parametrize(
-    "text", ['<tool_call>{"name": "cd", "arguments": {"fold', "[cd(folder='document'", "<think> x"]
+    ("text", "reason"),
+    [
+        ('<tool_call>{"name": "cd", "arguments": {"fold', "a tool call is no JSON"),
+        ('{"name": "cd", "parameters": {"fold', "a tool call is no JSON"),
+        ("[cd(folder='document'", "calls that cannot be read"),
+        ("cd(folder='document'", "calls that cannot be read"),
+        ("I go there: [cd(folder='document')]", "text stands before [cd"),
+        ("<think> x", "the thought does not end"),
+    ],
 )
-def test_malformed_calls_stop_the_rollout_and_run_nothing(by_id, text):
+def test_malformed_calls_stop_the_rollout_and_run_nothing(by_id, text, reason):
+    """In its last turn; before that the policy is told why."""
     state = Functions().reset(by_id["multi_turn_base_0"])
-    transition = Functions().step(state, text)
+    told = made(max_turns=2).step(state, text)
+    assert told.observation.startswith(f"Error: {reason}")
+    assert (told.state.apis is state.apis, told.state.steps, told.state.turn, told.role) == (True, (), 1, "tool")
+    last = made(max_turns=1).step(state, text)
+    assert (last.stop_reason, last.answer) == (StopReason.MALFORMED_ACTION, None)
+    assert last.state.apis is state.apis
+
+
+def test_a_malformed_call_in_the_only_turn_ends_the_rollout():
+    environment, prompt = made(), load_bfcl(["simple_python"])[0]
+    transition = environment.step(environment.reset(prompt), '<tool_call>{"name": "a"}')
     assert transition.stop_reason == StopReason.MALFORMED_ACTION
-    assert transition.state.apis is state.apis
-    assert transition.answer is None
+    assert environment.score(prompt, transition.answer) == 0.0
 
 
-def test_long_outputs_are_cut_in_the_middle_and_say_so(by_id):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd(folder='document')",
+        "[cd(folder='document')]",
+        '{"name": "cd", "parameters": {"folder": "document"}}',
+        '<|python_tag|>{"name": "cd", "arguments": {"folder": "document"}}',
+        'Action: cd\nAction Input: {"folder": "document"}',
+    ],
+)
+def test_every_form_of_a_call_is_run(by_id, text):
+    state = Functions().reset(by_id["multi_turn_base_0"])
+    assert "document" in Functions().step(state, text).observation
+
+
+def test_react_names_the_functions_and_observes_as_the_user(by_id):
+    environment, prompt = made(react=True), by_id["multi_turn_base_0"]
+    chat = environment.chat(prompt)
+    assert (chat.tools, chat.messages[1:]) == ((), tuple(map(tuple, prompt.metadata["turns"][0])))
+    for said in ('"name": "cd"', "Action: FUNCTION\nAction Input: an object", "[first(a=1), second(b=2)]"):
+        assert said in chat.messages[0][1]
+    live = next(p for p in load_bfcl(["live_simple"]) if p.metadata["turns"][0][0][0] == "system")
+    messages = environment.chat(live).messages
+    assert [role for role, _ in messages].count("system") == 1
+    assert messages[0][1].startswith(live.metadata["turns"][0][0][1])
+    transition = environment.step(environment.reset(prompt), 'Action: cd\nAction Input: {"folder": "document"}')
+    assert (transition.role, transition.observation[:13]) == ("user", "Observation: ")
+    assert environment.step(transition.state, "Final Answer: done").observation == prompt.metadata["turns"][1][0][1]
+    state = environment.reset(prompt)
+    for steps in gold_turns(prompt):
+        for call in [call for step in steps for call in step]:
+            state = environment.step(state, f"Action: {call.name}\nAction Input: {json.dumps(call.arguments)}").state
+        transition = environment.step(state, "Thought: done.\nFinal Answer: done")
+        state = transition.state
+    assert environment.score(prompt, transition.answer) == 1.0
+
+
+def test_long_outputs_are_cut_in_the_middle_and_say_so(by_id, monkeypatch):
+    monkeypatch.setattr(Functions, "max_observation", 100)
     state = Functions().reset(by_id["multi_turn_base_0"])
     text = "a" * 30_000 + "b" * 30_000
-    shown = Functions(max_observation=100).step(state, hermes([Call("echo", {"content": text})])).observation
+    shown = act(state, Call("echo", {"content": text})).observation
     assert len(shown) < 150
     assert shown.startswith('{"terminal_output": "aaa')
     assert shown.endswith('bbb"}')
     assert "59923 characters left out" in shown
 
 
-def test_steps_and_turns_are_limited(by_id):
-    environment, look = Functions(max_turns=6, max_steps=3), hermes([Call("ls", {})])
+def test_steps_and_turns_are_limited(by_id, monkeypatch):
+    monkeypatch.setattr(Functions, "max_steps", 3)
+    environment, look = made(max_turns=6), hermes([Call("ls", {})])
     state = environment.reset(by_id["multi_turn_base_0"])
     for _ in range(3):
         state = environment.step(state, look).state

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
 from components.environments.base import Prompt
+from components.environments.functions import Functions
 from components.environments.functions.calls import write_turns
 from components.environments.functions.gold import gold_turns
 from components.environments.functions.prompts import load_bfcl
-from components.environments.functions.verdicts import FunctionCalls
 from components.environments.parsing import Call
 from components.environments.verify import verify
 
@@ -24,7 +24,7 @@ def base() -> Prompt:
 
 
 def reward(prompt: Prompt, turns) -> float | None:
-    return verify(FunctionCalls(), prompt, write_turns(turns)).reward
+    return verify(Functions(), prompt, write_turns(turns)).reward
 
 
 def test_one_call_a_step_is_as_good_as_all_at_once(base):
@@ -51,7 +51,7 @@ def test_a_change_too_many_or_a_turn_too_late_is_wrong(base):
 
 def test_another_number_of_turns_or_no_answer_is_wrong(base):
     assert reward(base, gold_turns(base)[:-1]) == 0.0
-    assert verify(FunctionCalls(), base, None).reward == 0.0
+    assert verify(Functions(), base, None).reward == 0.0
 
 
 def test_scoring_twice_gives_the_same_verdict_and_changes_no_prompt(base):
@@ -65,7 +65,7 @@ def test_failures_of_the_verifier_are_a_status(base):
     unknown = replace(base, metadata={**base.metadata, "classes": ["NoSuchAPI"]})
     short = replace(base, answer=write_turns(gold_turns(base)[:-1]))
     for prompt, answer in ((unknown, gold), (short, gold), (base, "no calls")):
-        outcome = verify(FunctionCalls(), prompt, answer)
+        outcome = verify(Functions(), prompt, answer)
         assert outcome.reward is None
         assert outcome.status == "error"
 
@@ -91,4 +91,4 @@ def test_arguments_of_any_shape_are_judged(value):
             call, *_ = gold_turns(prompt)[0][0]
             for key in call.arguments:
                 other = Call(call.name, {**call.arguments, key: value})
-                assert verify(FunctionCalls(), prompt, write_turns([[[other]]])).status == "ok"
+                assert verify(Functions(), prompt, write_turns([[[other]]])).status == "ok"
