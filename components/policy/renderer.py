@@ -54,7 +54,7 @@ class Renderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stops: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
         self._stops = {*stops, tokenizer.eos_token_id} - {None}
-        added = list(tokenizer.added_tokens_decoder.values())
+        added = [t for t in tokenizer.added_tokens_decoder.values() if t.content != tokenizer.unk_token]
         special = {*tokenizer.all_special_tokens, *(t.content for t in added if t.special)} - {tokenizer.unk_token}
         marks = special | {t.content for t in added if _MARKUP.fullmatch(t.content)}
         self._mark_ids = set(tokenizer.convert_tokens_to_ids(sorted(marks)))
@@ -85,7 +85,7 @@ class Renderer:
         text = self._text(chat.messages, chat.tools, generate=True)
         if chat.tools and text == self._text(chat.messages, generate=True):
             raise UserError("the chat template shows no tools to the policy; describe them in the system prompt")
-        others = [(role, text if role == "assistant" else _other(text)) for role, text in chat.messages]
+        others = [(role, said if role == "assistant" else _other(said)) for role, said in chat.messages]
         try:
             return self._encode(text, self._mark_sequence(self._text(others, chat.tools, generate=True)))
         except ValueError as error:
@@ -171,6 +171,7 @@ class Renderer:
         return ids
 
     def _mark_sequence(self, text: str) -> tuple[int, ...]:
+        """The marks of a rendered text whose contents have none."""
         return tuple(i for i in self.tokenizer(text, add_special_tokens=False)["input_ids"] if i in self._mark_ids)
 
     @cached_property

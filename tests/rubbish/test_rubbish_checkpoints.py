@@ -25,7 +25,7 @@ from components.predictor.base import PredictorParams, Prefix, believe
 from components.predictor.heads import mixture_belief
 from components.predictor.models.beta import BetaPosterior
 from components.predictor.policy_features import PolicyFeatures
-from tests.components.policy.test_trainer import forest
+from tests.components.policy.forests import forest
 
 PROMPT = make_prompt(7, ["mother", "boss"], "ann")
 

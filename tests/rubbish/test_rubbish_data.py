@@ -24,7 +24,7 @@ from components.policy.renderer import Renderer
 from components.storage import read_json, read_parquet, write_parquet
 from components.tree.schema import NODE_SCHEMA
 from tasks.inputs import read_forest
-from tests.components.policy.test_trainer import forest
+from tests.components.policy.forests import forest
 from tests.rubbish.kinds import SURROGATES, UNICODE, few, json_value, told
 from tests.rubbish.test_rubbish_checkpoints import Bomb
 
