@@ -1,0 +1,50 @@
+"""Sums, products, integrals and limits: read and compared by the package math-verify."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+from latex2sympy2_extended import NormalizationConfig, latex2sympy  # type: ignore
+from math_verify import verify  # type: ignore
+
+from components.workers.equality.text import Token, clean
+
+logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+_SIGNS = frozenset(["sum", "int", "iint", "oint", "prod", "lim"])
+# math-verify reads what it can of a text and drops the rest, so only texts of these commands and no words come to it.
+_KNOWN = frozenset(
+    "sum int iint oint prod lim frac sqrt sin cos tan ln log exp pi infty to le ge cdot times binom n x theta".split()  # noqa: SIM905
+)
+
+
+def concerns(tokens: list[Token]) -> bool:
+    return any(token.kind == "cmd" and token.text in _SIGNS for token in tokens)
+
+
+def equal(gold: str, answer: str) -> bool:
+    """Whether two expressions are equal, of which one at least holds a sum, a product, an integral or a limit."""
+    one, other = _expression(gold), _expression(answer)
+    return (
+        one is not None and other is not None and bool(verify(one, other, timeout_seconds=None)) and _near(one, other)
+    )
+
+
+def _expression(text: str) -> Any:
+    text = clean(text)
+    commands = set(re.findall(r"\\([a-zA-Z]+)", text))
+    if not commands <= _KNOWN or re.search(r"(?<!\\)\b(?!d[a-z]\b)[a-zA-Z]{2,}", re.sub(r"\\[a-zA-Z]+", " ", text)):
+        return None
+    try:
+        return latex2sympy(text, normalization_config=NormalizationConfig(basic_latex=True))
+    except Exception:  # of many kinds, all of which say that it cannot be read
+        return None
+
+
+def _near(one: Any, other: Any) -> bool:
+    """Whether two constants agree to 20 digits: math-verify compares small ones by their absolute difference."""
+    if one.free_symbols or other.free_symbols:
+        return True
+    x, y = one.evalf(30), other.evalf(30)
+    return bool(abs(x - y) <= abs(x) * 10**-20)
