@@ -58,11 +58,13 @@ class Atoms:
         token = self._peek()
         if token.kind == "word" or token.is_op("(", "[", "{"):
             return True
+        if token.kind == "num":
+            return self.tokens[self.at - 1].is_op("!")  # 3!7!
         if token.is_op("|"):
             return not self.bars
         return token.kind == "cmd" and (
             token.text in CONSTANTS or token.text in FUNCTIONS or token.text in GREEK or token.text in _DECORATIONS
-            or token.text in ("frac", "binom", "lfloor", "lceil", "langle", "begin", "|")
+            or token.text in ("frac", "binom", "lfloor", "lceil", "begin", "|")
         )  # fmt: skip
 
     def _group(self) -> list[Token]:
@@ -222,14 +224,14 @@ class Atoms:
             content = self._group() if self._peek().is_op("{") else [self._take()]
             return self._named(f"{name}:{spelling(content).replace(' ', '')}")
         pair = {"lfloor": ("rfloor", "floor"), "lceil": ("rceil", "ceil"), "|": ("|", "norm")}
-        if name in pair or name == "langle":
-            stop, function = pair.get(name, ("rangle", ""))
+        if name in pair:
+            stop, function = pair[name]
             ends = [i for i in range(self.at, len(self.tokens)) if self.tokens[i].is_cmd(stop)]
             if not ends:
                 raise Unreadable(f"\\{name} is open")
             content, self.at = self.tokens[self.at : ends[0]], ends[0] + 1
             inner = self.inside(content)
-            return call(function, inner) if function else Node("group", inner.args, "()")
+            return call(function, inner)
         if name == "begin":
             return self._matrix()
         raise Unreadable(f"the command \\{name}")

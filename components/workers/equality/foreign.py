@@ -24,11 +24,17 @@ def concerns(tokens: list[Token]) -> bool:
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether two expressions are equal, of which one at least holds a sum, a product, an integral or a limit."""
+    """Whether two expressions are equal, of which one at least holds a sum, a product, an integral or a limit.
+
+    Constants are compared to 20 digits: math-verify compares small ones by their absolute difference.
+    """
     one, other = _expression(gold), _expression(answer)
-    return (
-        one is not None and other is not None and bool(verify(one, other, timeout_seconds=None)) and _near(one, other)
-    )
+    if one is None or other is None:
+        return False
+    if one.free_symbols or other.free_symbols:
+        return bool(verify(one, other, timeout_seconds=None))
+    x, y = one.evalf(30), other.evalf(30)
+    return bool(abs(x - y) <= abs(x) * 10**-20)
 
 
 def _expression(text: str) -> Any:
@@ -37,14 +43,6 @@ def _expression(text: str) -> Any:
     if not commands <= _KNOWN or re.search(r"(?<!\\)\b(?!d[a-z]\b)[a-zA-Z]{2,}", re.sub(r"\\[a-zA-Z]+", " ", text)):
         return None
     try:
-        return latex2sympy(text, normalization_config=NormalizationConfig(basic_latex=True))
+        return latex2sympy(text, normalization_config=NormalizationConfig(basic_latex=True, malformed_operators=True))
     except Exception:  # of many kinds, all of which say that it cannot be read
         return None
-
-
-def _near(one: Any, other: Any) -> bool:
-    """Whether two constants agree to 20 digits: math-verify compares small ones by their absolute difference."""
-    if one.free_symbols or other.free_symbols:
-        return True
-    x, y = one.evalf(30), other.evalf(30)
-    return bool(abs(x - y) <= abs(x) * 10**-20)

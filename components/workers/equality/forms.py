@@ -192,7 +192,7 @@ class _Reader:
         token, after = tokens[at], tokens[at + 1 : at + 3]
         if token.text == "in" and token.space:
             return not after or after[0].is_op("^")
-        if token.is_cmd("frac") and after[1:]:
+        if token.is_cmd("frac") and after[1:] and after[0].is_op("{"):
             token = after[1]  # m/s as a fraction of two words
             return token.quoted and units.may_begin(token, False)
         return units.may_begin(token, self.lone)

@@ -121,7 +121,7 @@ def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     letter, rest = tokens[0].text, tokens[1:]
     if rest[:1] and rest[0].is_op(")", "]", ":", ".") and (opened or not rest[0].is_op("]")):
         closed, rest = True, rest[1:]
-    elif len(rest) > 1 and rest[0].is_op("-") and rest[0].space and rest[1].kind == "word" and len(rest[1].text) > 1:
+    elif len(rest) > 1 and rest[0].is_op("-") and rest[0].space and _is_text(rest[1:]):
         closed, rest = True, rest[1:]  # C - a text
     else:
         closed = False
@@ -132,6 +132,10 @@ def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     if letter.islower() and not (opened or named):
         return None
     return letter.upper(), rest
+
+
+def _is_text(tokens: list[Token]) -> bool:
+    return all(token.kind == "word" for token in tokens[:3]) and any(len(token.text) > 2 for token in tokens[:3])
 
 
 def _chosen(gold: tuple[str, list[Token]], answer: list[Token], text: str) -> bool | None:

@@ -44,7 +44,8 @@ class Parser(Atoms):
                 return node
 
     def _signed(self) -> Node:
-        return Node("pm", (ZERO, self._product()), "+-" if self._take().text == "pm" else "-+")
+        sign = "+-" if self._take().text == "pm" else "-+"
+        return Node("pm", (ZERO, self._product()), sign)
 
     def _product(self) -> Node:
         if self._accept("-"):

@@ -11,7 +11,7 @@ _SPELLINGS = {
     r"\le ": "≤≦⩽", r"\ge ": "≥≧⩾", r"\ne ": "≠", r"\approx ": "≈", r"\equiv ": "≡", r"\infty ": "∞",
     r"\sqrt ": "√", r"\sqrt[3]": "∛", r"\sqrt[4]": "∜", r"\pm ": "±", r"\mp ": "∓", r"\cup ": "∪", r"\cap ": "∩",
     r"\in ": "∈", r"\notin ": "∉", r"\emptyset ": "∅", r"\setminus ": "∖", r"^\circ ": "°º˚", "'": "′’‘ʹ",
-    "''": "″", '"': "“”", r"\ldots ": "…", r"\langle ": "⟨〈", r"\rangle ": "⟩〉", r"\lfloor ": "⌊",
+    "''": "″", '"': "“”", r"\ldots ": "…", "(": "⟨〈", ")": "⟩〉", r"\lfloor ": "⌊",
     r"\rfloor ": "⌋", r"\lceil ": "⌈", r"\rceil ": "⌉", r"\sum ": "∑", r"\prod ": "∏", r"\int ": "∫", r"\mid ": "∣",
     r"\nmid ": "∤", r"\forall ": "∀", r"\exists ": "∃", r"\to ": "→", r"\implies ": "⇒", r"\iff ": "⇔",
     r"\angle ": "∠", r"\triangle ": "△", r"\mathbb{R}": "ℝ", r"\mathbb{Z}": "ℤ", r"\mathbb{N}": "ℕ",
@@ -76,6 +76,8 @@ _ALIASES = {
 _PLAIN = {
     "lt": "<", "gt": ">", "ast": "*", "colon": ":", "vert": "|", "lvert": "|", "rvert": "|", "div": "/", "%": "%",
     "$": "$", "#": "#", "&": "&", "_": "_", "lbrack": "[", "rbrack": "]", "cdotp": "*", "cdot": "*", "times": "*",
+    "langle": "(",
+    "rangle": ")",
     "lparen": "(", "rparen": ")", "prime": "'", "euro": "€", "pounds": "£",
 }  # fmt: skip
 _QUOTING = frozenset(
@@ -128,6 +130,7 @@ _BLANKS = re.compile(
 _ROW_MARK = "\x01"
 _MODULES = re.compile(r"(?<![\w.])(?:math|cmath|np|numpy|sympy|sp|mpmath|mp)\.(?=[A-Za-z])")
 _CELSIUS = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\(?:text|mathrm|rm)\s*\{?\s*)?([CF])\b\s*\}?")
+_UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=\d)")
 _SPACED = re.compile(r"(?<![\w.,^])(?<!\d )\d{1,3}(?: \d{3})+(?!\d)(?! ?[/\d])")
 _GROUPED = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?!\d)(?!,\d)")
@@ -178,13 +181,20 @@ def clean(text: str, answer: bool = False) -> str:
     text = _level(_FENCE.sub("", text).replace(r"\degree", r"^\circ ").strip().translate(_SIGNS))
     text = "".join(map(_fraction, text)) if not text.isascii() else text
     text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
-    while (bare := _WHOLLY.sub(r"\1\2\3\4", _BOLD.sub(r"\2", text)).strip()) != text:
-        text = bare
+    text = unmarked(text)
     text = _TIGHT.sub("", _ROW.sub(_ROW_MARK, _SIZES.sub(" ", text)))
     text = _BLANKS.sub(lambda space: "" if space[0] == "\\!" else " ", _dollars(text)).replace(_ROW_MARK, r" \\ ")
+    text = _UNION.sub(r" \\cup ", text)
     text = _MODULES.sub("", _CELSIUS.sub(r"\\text{ deg\1}", re.sub(" {2,}", " ", text)))
     text = _TIMES.sub(" * ", _ungroup(text, answer)).strip()
     return text.rstrip(".,;: ") if not text.endswith("...") else text[:-3] + r"\ldots"
+
+
+def unmarked(text: str) -> str:
+    """The text without the stars and lines that set it in bold or italics."""
+    while (bare := _WHOLLY.sub(r"\1\2\3\4", _BOLD.sub(r"\2", text)).strip()) != text:
+        text = bare
+    return text
 
 
 def _level(text: str) -> str:
@@ -272,12 +282,14 @@ def tokenise(text: str) -> list[Token]:
 
 def spelling(tokens: list[Token], fold: bool = False) -> str:
     """The tokens as a text that compares what cannot be read as mathematics; `fold` makes words lower-case."""
-    words = [
-        token.text.casefold() if fold and token.kind == "word" and len(token.text) > 1 else token.text
-        for token in tokens
-        if not token.is_op("{", "}", ".", '"', "'")
-    ]
-    return " ".join(_number(word) for word in words)
+    words = []
+    for index, token in enumerate(tokens):
+        lone = token.is_op("{") and tokens[index + 2 : index + 3] and tokens[index + 2].is_op("}")
+        if token.is_op(".", '"') or lone or (token.is_op("}") and index > 1 and tokens[index - 2].is_op("{")):
+            continue
+        word = token.text.casefold() if fold and token.kind == "word" and len(token.text) > 1 else token.text
+        words.append(_number(word))
+    return " ".join(words)
 
 
 def _number(word: str) -> str:

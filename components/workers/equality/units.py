@@ -32,8 +32,8 @@ degree: degree,deg
 percent: percent,pct
 am: am
 pm: pm
-degC: degc,celsius,centigrade
-degF: degf,fahrenheit
+degC: degc,C,celsius,centigrade
+degF: degf,F,fahrenheit
 K: K,kelvin
 N: N,newton; kN=1000
 J: J,joule; kJ=1000
@@ -104,6 +104,8 @@ def may_begin(token: Token, lone: bool) -> bool:
         return False
     if len(word) == 1:
         return word in _LETTERS and (token.quoted or (lone and token.space))
+    if word.casefold() in ("square", "sq", "cubic", "cu"):
+        return True
     if token.quoted or known(word) is not None or word in _SPEEDS or word.casefold() in _EMPTY:
         return word != "in" or token.quoted
     return not mathematical(word) and not letters(word)
@@ -147,6 +149,8 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
             exponent, used = _raised(tokens[index:])
             index += used
             count += 1
+            if word in ("degree", "degrees") and tokens[index:] and tokens[index].text.casefold()[0] in "cf":
+                continue  # of Celsius or Fahrenheit
             for name, direction in _parts(token):
                 exponent_ = sign * direction * power * exponent
                 if (entry := known(name)) is None:

@@ -30,11 +30,11 @@ STOP = listed(
     "without at least most but times plus minus over factorial root choose divided multiplied by base as it this that "
     "these those which who wrong incorrect false true unless otherwise because since even odd half halves third thirds "
     "fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths hundredth hundredths thousandth thousandths "
-    "tens hundreds thousands millions dozens infinity between either neither both maybe perhaps possibly probably might "
+    "tens hundreds thousands millions dozens point between either neither both maybe perhaps possibly probably might "
     "could may can cannot should would guess unsure so thus hence therefore answer equals equal approximately about "
     "however except instead rather too also wait actually yes all any some every none other sqrt sin cos tan log ln pi "
     "i we you he she they do does did has have had mean means prime composite real integer integers positive negative "
-    "let ans solution solutions value values undefined mixed decimal binary"
+    "squared cubed divides exceeds let ans solution solutions value values undefined mixed decimal binary"
 )
 
 
