@@ -247,7 +247,7 @@ class Evaluation:
             quotient = x / y
             return quotient, 2 * (dx + abs(quotient) * dy) / abs(y) + abs(quotient) * step
         if node.op == "pow":
-            return self._raise(x, dx, y, dy, exact(node.args[1], self.point))
+            return self._raise(x, dx, y, dy, exact(node.args[1]))
         if node.text in ("max", "min") and node.op == "call":
             return (max if node.text == "max" else min)(parts, key=lambda part: part[0])
         return self._call(node, x, dx, y, dy)
@@ -272,7 +272,7 @@ class Evaluation:
         if name == "root":
             if not y:
                 raise NoValue("a zeroth root")
-            degree = exact(node.args[1], self.point)
+            degree = exact(node.args[1])
             inverse = 1 / degree if degree else None
             return self._raise(x, dx, 1 / y, dy / abs(y) ** 2 + self.step / abs(y), inverse)
         if name in ("floor", "ceil"):

@@ -138,7 +138,7 @@ def _congruences(gold: Node, answer: Node) -> bool:
 
 
 def _ratios(gold: Node, answer: Node) -> bool:
-    """Ratios that scale into one another; a ratio of two is a fraction too, and a time of day only itself."""
+    """Ratios that scale into one another; a ratio of two is a fraction too, a time of day only itself; 7 to 1 is not 7."""
     if gold.op == answer.op:
         if len(gold.args) != len(answer.args):
             return False
@@ -152,7 +152,9 @@ def _ratios(gold: Node, answer: Node) -> bool:
     one, other = (
         Node("div", node.args) if node.op == "ratio" and len(node.args) == 2 else node for node in (gold, answer)
     )
-    return "ratio" not in (one.op, other.op) and same(one, other)
+    if "ratio" in (one.op, other.op) or (gold.op in SCALARS and (value := exact(gold)) and value.denominator == 1):
+        return False
+    return same(one, other)
 
 
 def _matrices(gold: Node, answer: Node) -> bool:

@@ -114,9 +114,9 @@ _STYLING = frozenset(
 )
 
 _BOLD = re.compile(r"(?<![\w*)\]}])(\*{2,3})(?=[^\s*])([^*\n]+?)(?<=\S)\1(?![\w*(\[{\\])")
-_WHOLLY = re.compile(r"^(?:\*([^*\n]+)\*|__([^_\n]+)__|\"([^\"\n]*)\"|'([^'\n]*)')$")
+_WHOLLY = re.compile(r"^(?:#{1,6} (.+)|\*\*\s*([^*\n]+?)\s*\*\*|\*([^*\n]+)\*|__([^_\n]+)__|\"([^\"\n]*)\"|'([^'\n]*)')$")
 _FENCE = re.compile(r"```\w*|`")
-_ENTITY = {"&lt;": "<", "&gt;": ">", "&nbsp;": " ", "&amp;": "&", "&le;": "≤", "&ge;": "≥", "&minus;": "-"}
+_ENTITY = {"&lt;": "<", "&gt;": ">", "&nbsp;": " ", "&amp;": "&", "&le;": "≤", "&ge;": "≥", "&minus;": "-", "per cent": "percent"}
 _ROW = re.compile(r"\\\\(?:\[[^\]]{0,20}\])?")
 _SIZES = re.compile(
     r"\\(?:left|right|middle)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|"
@@ -192,7 +192,7 @@ def clean(text: str, answer: bool = False) -> str:
 
 def unmarked(text: str) -> str:
     """The text without the stars and lines that set it in bold or italics."""
-    while (bare := _WHOLLY.sub(r"\1\2\3\4", _BOLD.sub(r"\2", text)).strip()) != text:
+    while (bare := _WHOLLY.sub(r"\1\2\3\4\5\6", _BOLD.sub(r"\2", text)).strip()) != text:
         text = bare
     return text
 

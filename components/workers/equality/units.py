@@ -154,6 +154,8 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
             for name, direction in _parts(token):
                 exponent_ = sign * direction * power * exponent
                 if (entry := known(name)) is None:
+                    if len(name) == 1:
+                        raise Unreadable(f"{name!r} is a variable")
                     words.add(singular(name) if exponent_ == 1 else f"{singular(name)}{exponent_}")
                     continue
                 if not -9 <= exponent_ <= 9:
