@@ -170,6 +170,8 @@ class Atoms:
             return self._named(word)
         if not letters(word):
             raise Unreadable(f"the word {word!r}")
+        if len(word) == 2 and word[0] == "d" and word[1] in "xytuvrsz":
+            return self._named(word)  # as in dy/dx
         if len(word) > 1:
             self.tokens = [*self.tokens]
             self.tokens[self.at : self.at] = [Token("word", letter) for letter in word[1:]]

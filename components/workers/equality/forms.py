@@ -130,6 +130,8 @@ class _Reader:
         """A ratio, a quantity or an expression."""
         while tokens and tokens[0].kind == "word" and tokens[0].text.casefold() in _NEARLY:
             tokens = tokens[1:]
+        if tokens and tokens[0].kind == "word" and tokens[0].text.casefold() in ("negative", "minus"):
+            return Node("neg", (self.value(tokens[1:]),))
         tokens = self._digits(_without_ordinal(tokens))
         if not tokens:
             raise Unreadable("nothing")

@@ -129,7 +129,7 @@ def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
         rest = rest[1:]
     if (opened or rest) and not closed:
         return None
-    if letter.islower() and not (opened or named):
+    if (letter.islower() and not (opened or named)) or (rest and rest[0].text in (",", ";", "and", "or")):
         return None
     return letter.upper(), rest
 

@@ -26,13 +26,13 @@ _TURNS = re.compile(
 )
 _LINKS = re.compile(
     r"\b(?:is|are|was|were|be|equals?|equal to|gives?|gets?|got|obtain(?:s|ed)?|have|has|had|makes?|made|costs?|becomes?|"
-    r"needs?|left with|answer|result|solutions?|options?|choice|find|found|totals?|sells?|sold|spends?|spent|earns?|earned|"
+    r"needs?|left with|answer|ans|result|solutions?|options?|choice|find|found|totals?|sells?|sold|spends?|spent|earns?|earned|"
     r"pays?|paid|takes?|took|leaves?|left|receives?|saves?|saved|uses?|used|buys?|bought|eats?|ate|reads?|runs?|drives?|"
     r"travels?|weighs?|owes?|walks?|produces?|collects?|scores?|contains?|holds?|wins?)\b\s*"
     r"(?:simply|just|exactly|therefore|thus|then|equal to|given by|that|a total of|in total)?[\s:*]*",
     re.IGNORECASE,
 )
-_MARK = re.compile(r"\b(?:answers?|results?|solutions?|options?|choice)\b", re.IGNORECASE)
+_MARK = re.compile(r"\b(?:answers?|ans|results?|solutions?|options?|choice)\b", re.IGNORECASE)
 _REASON = re.compile(r"[,;]?\s+(?:because|since|as required|which|so that|due to|after|when)\b.*$", re.I | re.DOTALL)
 _PIECE = re.compile(
     r"\$[^$]+\$|\\\(.+?\\\)|[$€£¥]?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?(?:\s?%|°)?(?:\s?[/:^]\s?\d+)*"
@@ -41,6 +41,10 @@ _PIECE = re.compile(
 _CHANGED = re.compile(
     r"\b(?:or|and|if|for|when|mod|modulo|factorial|squared|cubed|times|plus|minus|divided|divides|over|choose|to|than|less|"
     r"halves|thirds|quarters|fifths|tenths|point|percent|hundred|thousand|million|billion|trillion|dozen|twice)\b|[=<>+*/^]",
+    re.IGNORECASE,
+)
+_SUBJECT = re.compile(
+    r"(\$[^$]+\$|\S+)\s+is (?:the|our) (?:only |final |correct |desired |required )*(?:answer|solution|value|result)\b",
     re.IGNORECASE,
 )
 _BULLET = re.compile(r"^\s*(?:[-*•>#]+\s+|\(?\d+[.)]\s+)")
@@ -57,15 +61,15 @@ def statements(text: str) -> Iterator[str]:
 
     A hedge counts in that sentence, after its last "so" or ", but", and in all sentences after it.
     """
-    text = unmarked(text[-LENGTH:])
+    text = re.sub(r"\\(?:text|textbf|mbox|mathrm)\s*\{([^{}]*)\}", r"\1", unmarked(text[-LENGTH:]))
     if "####" in text:  # as solutions of GSM8K end
         yield text.rpartition("####")[2].strip()
         return
     sentences = [sentence.strip() for sentence in _SENTENCES.split(text) if sentence.strip()]
     stating = [n for n, sentence in enumerate(sentences) if _MARK.search(sentence) and _PIECE.search(sentence)]
     stating = stating or [n for n, sentence in enumerate(sentences) if _PIECE.search(sentence)]
-    stating = stating or [n for n, sentence in enumerate(sentences) if _MARK.search(sentence)]
-    if not stating or _HEDGES.search(" ".join(sentences[stating[-1] + 1 :])):
+    stating = stating or [n for n, sentence in enumerate(sentences) if _MARK.search(sentence)] or [len(sentences) - 1]
+    if not sentences or _HEDGES.search(" ".join(sentences[stating[-1] + 1 :])):
         return
     sentence = sentences[stating[-1]]
     if turns := list(_TURNS.finditer(sentence)):
@@ -80,5 +84,8 @@ def statements(text: str) -> Iterator[str]:
             number = _PIECE.match(tail)
             if number and not _PIECE.search(tail, number.end()) and not _CHANGED.search(tail, number.end()):
                 yield number[0]  # makes 18 dollars every day
-    if turns or len(sentences) > 1:
-        yield sentence
+    if subject := _SUBJECT.match(sentence):
+        yield subject[1]
+    clause = sentence.rpartition(", ")[2]
+    if turns or len(sentences) > 1 or "=" in clause:
+        yield clause if "=" in clause else sentence

@@ -75,6 +75,8 @@ def _name(node: Node) -> str:
             return shown(side)
         if side.op == "mul" and all(part.op in ("mul", "name") for part in side.walk()) and words[0].text.isupper():
             return shown(side)  # a segment, or P(A)
+        if side.op == "div" and all(part.op == "name" and part.text[0] == "d" for part in side.args):
+            return shown(side)  # dy/dx
         if side.op == "mul" and [part.op for part in side.args] == ["name", "num"]:
             return shown(side)  # T(3)
     return ""

@@ -17,7 +17,7 @@ _COLLECTIONS = ("list", "set", "group")
 
 def same(gold: Node, answer: Node) -> bool:
     """Whether the answer is the gold answer, which says what form is wanted: the comparison is not symmetric."""
-    gold, answer = spread(gold), spread(answer)
+    gold, answer = (_signed(spread(node)) for node in (gold, answer))
     if gold == answer:
         return True
     ops = {gold.op, answer.op}
@@ -41,6 +41,14 @@ def same(gold: Node, answer: Node) -> bool:
     if ops & {*_COLLECTIONS}:
         return _collections(gold, answer)
     return False
+
+
+def _signed(node: Node) -> Node:
+    """Degrees and per cent hold the sign of what they measure."""
+    if node.op == "neg" and node.args[0].op in ("deg", "pct"):
+        inner = node.args[0]
+        return replace(inner, args=(Node("neg", inner.args),))
+    return node
 
 
 def _scalars(gold: Node, answer: Node) -> bool:

@@ -68,7 +68,7 @@ def _constants(gold: Node, answer: Node) -> bool:
 
 def _plain(node: Node) -> bool:
     """Whether it is a number as written, with its sign and power of ten, and no arithmetic."""
-    while node.op == "neg":
+    while node.op in ("neg", "pct"):
         node = node.args[0]
     return node.op == "num" or decimal(node) is not None
 
@@ -77,6 +77,9 @@ def decimal(node: Node) -> tuple[int, Fraction] | None:
     """The significant digits of a decimal and the worth of its last one; None for another expression."""
     if node.op == "neg":
         return decimal(node.args[0])
+    if node.op == "pct":
+        found = decimal(node.args[0])
+        return found and (found[0], found[1] / 100)
     if node.op == "mul" and node.args[1].op == "pow" and node.args[1].args[0].number == 10:
         power = exact(node.args[1].args[1])
         found = _digits(node.args[0])
@@ -131,13 +134,13 @@ def _close(gold: Node, answer: Node) -> bool:
         try:
             (x, dx), (y, dy) = (Evaluation(digits).value(node) for node in (gold, answer))
         except Lost:
+            sure = False
             continue
         with mp.workdps(digits + 10):
-            size = max(1, abs(x), abs(y))
             if abs(x - y) > 8 * (dx + dy):
                 return False
-            sure = dx + dy < size * mp.mpf(10) ** (-digits // 3)
-    return digits == PRECISIONS[-1] and sure
+            sure = dx + dy < max(1, abs(x), abs(y)) * mp.mpf(10) ** (-digits // 3)
+    return bool(sure)
 
 
 def agree(gold: Node, answer: Node, compare: Callable[[Any, Any], tuple[Any, Any]]) -> bool:
