@@ -24,11 +24,12 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from bench.results import record
-from components.config import PolicyParams, UpdateParams
-from components.datasets.multihop import vocabulary
+from components.environments.multihop import vocabulary
+from components.policy.base import PolicyParams
 from components.policy.tiny import build_model, build_tokenizer
-from components.policy.trainer_deepspeed import DeepSpeedTrainer
-from components.policy.trainer_torch import TorchTrainer
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.deepspeed.trainer import DeepSpeedTrainer
+from components.policy.trainers.torch.trainer import TorchTrainer
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, Status, StopReason
 

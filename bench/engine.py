@@ -16,14 +16,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from bench.results import record
-from components.config import Params
-from components.datasets import load_prompts, prepare
-from components.policy import make_environment
+from components.build import make_environment
+from components.environments.dataset import load_prompts, prepare
+from components.params.root import Params
 from components.policy.checkpoint import shared_model
-from components.policy.engine_transformers import TransformersEngine
+from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.renderer import Renderer
-from components.policy.rollout import Sampler, Start, derive_seed
+from components.policy.rollout import Sampler, Start
 from components.policy.warmup import warm_up
+from components.seeds import derive_seed
 
 
 def main(repeats: int = 5) -> None:

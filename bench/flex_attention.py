@@ -19,8 +19,8 @@ import torch
 
 from bench.results import record
 from bench.update import SHAPES, build, grow, step
-from components.config import UpdateParams
-from components.policy.batches import Batch, micro_batches
+from components.policy.packing.batches import Batch, micro_batches
+from components.policy.trainers.base import UpdateParams
 
 QWEN3_06B = {  # config.json of Qwen/Qwen3-0.6B
     "vocabulary": 151_936,

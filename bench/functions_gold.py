@@ -15,14 +15,13 @@ from copy import deepcopy
 from typing import Any
 
 from bench.results import record
-from components.datasets.functions import CATEGORIES, MULTI_TURN, load_bfcl
-from components.environments import bfcl
-from components.environments.base import Prompt
-from components.environments.bfcl_gold import gold_turns, play
-from components.environments.calls import Turns, read_turns
+from components.environments.base import Prompt, bfcl
 from components.environments.functions import Functions
+from components.environments.functions.calls import Turns, read_turns
+from components.environments.functions.gold import gold_turns, play
+from components.environments.functions.prompts import CATEGORIES, MULTI_TURN, load_bfcl
+from components.environments.functions.verdicts import FunctionCalls
 from components.environments.parsing import Call
-from components.verifiers.functions import FunctionCalls
 
 
 def answer_of(prompt: Prompt, turns: Turns) -> str | None:

@@ -10,17 +10,16 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from components.verifiers.exact_match import ExactMatch
 
 from bench.results import record
-from components.datasets.devices import generate_prompts
-from components.datasets.functions import MULTI_TURN, load_bfcl
 from components.environments.base import Environment, Prompt
-from components.environments.bfcl_gold import gold_turns, play
-from components.environments.devices import Devices, solve
+from components.environments.devices import Devices, generate_prompts, solve
 from components.environments.functions import Functions
-from components.verifiers.base import Verifier
-from components.verifiers.exact_match import ExactMatch
-from components.verifiers.functions import FunctionCalls
+from components.environments.functions.gold import gold_turns, play
+from components.environments.functions.prompts import MULTI_TURN, load_bfcl
+from components.environments.functions.verdicts import FunctionCalls
+from components.environments.verify import Verifier
 
 
 def measure(

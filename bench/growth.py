@@ -32,7 +32,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 from bench.results import record
 
 if TYPE_CHECKING:
-    from components.config import Params
+    from components.params.root import Params, compose
 
 SIZES = {
     "units": (64, 256, 1024, 4096),
@@ -50,7 +50,7 @@ BESIDE = {*WORK, "peak_mb"}  # rows that are no seconds
 
 def settings(kind: str, size: int, folder: Path, prompts: int = 0) -> Params:
     """Parameters of a point; `prompts`, if given, is the number of those that the pool is drawn from."""
-    from components.config import Params
+    from components.params.root import Params
 
     tree = Params().model_dump()
     tree["run"] |= {"runs_dir": str(folder / "runs"), "data_dir": str(folder / "data")}
@@ -62,12 +62,12 @@ def settings(kind: str, size: int, folder: Path, prompts: int = 0) -> Params:
     else:
         tree["allocation"] |= {"pool": size}
         tree["environment"] |= {"train_prompts": max(prompts or size, 4096)}
-    return Params.model_validate(tree)
+    return compose(tree)
 
 
 def prepare(kind: str, size: int, folder: Path) -> dict[str, float]:
     """CPU seconds that the prompts took, and the process's `peak_mb`; the policy is trained here as well."""
-    from components.datasets import prepare
+    from components.environments.dataset import prepare
     from tasks.prepare import start_policy
 
     params, begin = settings(kind, size, folder), time.process_time()
@@ -82,7 +82,8 @@ def point(kind: str, size: int, folder: Path) -> dict[str, float]:
     import torch
 
     from bench.stages import iterate
-    from components.environments import ENVIRONMENTS, Prompt, Transition
+    from components.environments import ENVIRONMENTS
+    from components.environments.base import Prompt, Transition
     from components.environments.multihop import MultiHop
     from components.tree.schema import StopReason
     from tasks.prepare import prepare_data, start_policy

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.results import record
-from components.datasets.math import load_math
 from components.environments.base import Prompt
 from components.environments.math import MathWithPython
-from components.verifiers import verify
-from components.verifiers.math import MathVerify
+from components.environments.math.grader import MathVerify
+from components.environments.math.problems import load_math
+from components.environments.verify import verify
 from components.workers.pool import Workers
 
 
@@ -56,7 +56,7 @@ def judge(prompts: list[Prompt]) -> dict[str, list[tuple[Prompt, object]]]:
         for form, right in (("box", 1.0), ("sentence", 1.0), ("wrong", 0.0)):
             found = list(threads.map(outcome, [(prompt, answers(prompt)[form]) for prompt in prompts]))
             bad[form] = [(prompt, one) for prompt, one in zip(prompts, found, strict=True) if one != right]
-    with Workers("components.workers.grade_math:grade", verifier.parallel) as workers:
+    with Workers("components.environments.math.grade_math:grade", verifier.parallel) as workers:
         replies = workers.map([[prompt.answer, prompt.answer] for prompt in prompts])
     bad["alone"] = [(p, r.value) for p, r in zip(prompts, replies, strict=True) if r.value is not True]
     return bad

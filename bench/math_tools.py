@@ -16,8 +16,8 @@ import numpy as np
 
 from bench.math_gold import corrupt
 from bench.results import record
-from components.datasets.math import generate_reasoning, load_math
-from components.environments.python_tool import ConfinedPython, SandboxedPython
+from components.environments.math.problems import generate_reasoning, load_math
+from components.environments.math.python_tool import ConfinedPython, SandboxedPython
 from components.workers.pool import Workers
 
 CODE = "total = 0\nfor n in range(1, 200):\n    if n % 3 == 0 or n % 5 == 0:\n        total += n\nprint(total)"
@@ -38,7 +38,7 @@ def main(paths: list[str]) -> None:
     pairs: list[object] = [
         [p.answer, f"{corrupt(p.answer) if index % 2 else p.answer} "] for index, p in enumerate(problems)
     ]
-    with Workers("components.workers.grade_math:grade", timeout=10.0, cpu=1.0) as workers:
+    with Workers("components.environments.math.grade_math:grade", timeout=10.0, cpu=1.0) as workers:
         workers.run(pairs[0])
         seconds = clock(workers.run, pairs)
     record(

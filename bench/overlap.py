@@ -40,9 +40,9 @@ def main() -> None:
 
 
 def settings(folder: Path, seed: int, shards: int, **allocation: Any) -> Any:
-    from components.config import Params
+    from components.params.root import compose
 
-    return Params.model_validate(
+    return compose(
         {
             "run": {"iterations": 1, "seed": seed, "runs_dir": str(folder / "runs"), "data_dir": "data"},
             "environment": {"val_prompts": 1},
@@ -88,12 +88,12 @@ def slow_tools(folder: Path) -> dict[str, float]:
 def overhead(folder: Path) -> dict[str, float]:
     """At the embedded task itself, whose tools take no time: 64 shards, and the same again with nothing left to do."""
     from prefect import flow
+    from tasks.allocate_roots import allocate_roots
+    from tasks.score_prompts import score_prompts
 
     from flows.shards import grow
-    from tasks.allocate_roots import allocate_roots
     from tasks.prepare import warm_up_policy
     from tasks.run import open_run
-    from tasks.score_prompts import score_prompts
     from tasks.shards import shards_of
 
     @flow(name="overhead")

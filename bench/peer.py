@@ -31,10 +31,10 @@ from trl import GRPOConfig, GRPOTrainer
 
 from bench.results import record
 from bench.stages import iterate
-from components.config import Params
-from components.datasets import load_prompts
-from components.environments import Prompt
-from components.policy import make_environment
+from components.build import make_environment
+from components.environments.base import Prompt
+from components.environments.dataset import load_prompts
+from components.params.root import Params, compose
 from components.policy.checkpoint import load_model
 from components.policy.renderer import Renderer
 from components.tree.schema import StopReason
@@ -152,7 +152,7 @@ def main(iterations: int = 7) -> None:
         tree = Params().model_dump()
         tree["run"] |= {"runs_dir": str(folder / "runs"), "data_dir": str(folder / "data"), "iterations": iterations}
         tree["allocation"] |= {"arm": "grpo", "root_units": ROLLOUTS // 2, "continuations": 2, "group_size": GROUP}
-        params = Params.model_validate(tree)
+        params = compose(tree)
         run = open_run(params, "ours")
         data, policy = prepare_data.fn(run.path), warm_up_policy.fn(run.path)
         prompts = load_prompts(data / "train.parquet")

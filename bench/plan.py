@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from bench.results import record
-from components.config import Params
-from components.params_file import load_params
+from components.params.load import load_params
+from components.params.root import Params, compose
 from components.planning import make_cluster, memory, model_of, plan
 from components.planning.memory import Placement
 
@@ -35,7 +35,7 @@ SAMPLINGS = {
 
 def settings(shape: tuple[int, ...], folder: str) -> Params:
     *_, sequences, length, together = shape
-    return Params.model_validate(
+    return compose(
         {
             "environment": {"name": "search", "corpus": "none"},
             "policy": {"path": folder},
@@ -52,10 +52,10 @@ def child(what: str, name: str) -> None:
     import torch
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-    from components.policy.base import Request
-    from components.policy.engine_transformers import TransformersEngine
+    from components.policy.engines.base import Request
+    from components.policy.engines.transformers.engine import TransformersEngine
     from components.policy.tiny import build_tokenizer
-    from components.policy.trainer_torch import TorchTrainer
+    from components.policy.trainers.torch.trainer import TorchTrainer
     from components.tree.forest import Forest
 
     torch.set_num_threads(1)

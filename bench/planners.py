@@ -19,8 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from bench.results import record
-from components.allocation import Shape
-from components.allocation.base import Anchors, Belief
+from components.allocation.anchors import Anchors, Belief
+from components.allocation.budget import Budget
 from components.allocation.prefixes import plan_prefixes
 from components.allocation.roots import plan_roots
 from components.allocation.roots_dp import plan_roots_dp
@@ -107,10 +107,10 @@ def simulation() -> dict[str, float]:
         "simulate_1e6_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         "simulate_1e6_mb": after.ru_maxrss / 1024,  # of the largest child so far: this one
     }
-    population, flat = Population.with_mixed_share(0.23), Shape(4096, 2, 8)  # a pool four times its 1024 groups
+    population, flat = Population.with_mixed_share(0.23), Budget(4096, 2, 8)  # a pool four times its 1024 groups
     cells = {arm: (arm, flat, 2.0) for arm in MAIN_ARMS.split(",")}
     for noise, suffix in ((2.0, ""), (0.0, "-perfect")):
-        cells |= {f"pcl{suffix}": ("pcl", flat, noise), f"roots-only{suffix}": ("trace", Shape(8192, 0, 8), noise)}
+        cells |= {f"pcl{suffix}": ("pcl", flat, noise), f"roots-only{suffix}": ("trace", Budget(8192, 0, 8), noise)}
     for name, (arm, shape, noise) in cells.items():
         (cell,) = sweep([arm], [shape], [4096], [NoisyPredictor(noise)], population, seeds=10)
         key = f"simulate_{name.replace('-', '_')}"

@@ -24,27 +24,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from scipy.stats import spearmanr
+from tasks.allocate_roots import allocate_roots
+from tasks.expand_prefixes import expand_prefixes
+from tasks.generate import generate
+from tasks.refit_predictor import refit_predictor
+from tasks.score_prompts import score_prompts
+from tasks.update_policy import update_policy
 
 from bench.results import record
-from components.config import Params
-from components.params_file import load_params
-from components.policy import make_environment
+from components.build import make_environment, make_predictor
+from components.params.load import load_params
+from components.params.root import Params
 from components.policy.renderer import Renderer
-from components.predictor import PREDICTORS, Prefix, make_predictor, prefixes_of
+from components.predictor.base import Prefix, prefixes_of
 from components.predictor.metrics import expected_calibration_error
+from components.predictor.models import PREDICTORS
 from components.storage import read_parquet
 from components.tree.anchors import visited_anchors
 from components.tree.metrics import effective_ratio_by_prompt, effective_ratio_matched
 from components.tree.values import own_rollouts
-from tasks.allocate_roots import allocate_roots
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
 from tasks.inputs import prompts, read_forest
 from tasks.prepare import prepare_data, start_policy
-from tasks.refit_predictor import refit_predictor
 from tasks.run import Run, open_run
-from tasks.score_prompts import score_prompts
-from tasks.update_policy import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
 PARAMS = {"default": "params.yaml", "hard": "params/multihop-hard.yaml"}
@@ -89,7 +90,7 @@ def train(run: Run) -> list[Path]:
 
 
 def anchors(run: Run, number: int) -> list[Prefix]:
-    """Every prompt of the iteration's pool, and every prefix that its bare rollouts visited."""
+    """Every prompt of the iteration's pool, and every prefix that its factual rollouts visited."""
     train_prompts = prompts(run.params, "train")
     forest = read_forest(run.iteration(number) / "forest.parquet")
     rows = visited_anchors(forest)

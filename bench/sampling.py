@@ -32,10 +32,10 @@ import numpy as np
 import torch
 
 from bench.results import record
-from components.config import EngineParams, PolicyParams
-from components.datasets.multihop import vocabulary
-from components.policy.base import Completion, Request
-from components.policy.engine_transformers import TransformersEngine
+from components.environments.multihop import vocabulary
+from components.policy.base import PolicyParams
+from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.tiny import build_model, build_tokenizer
 
 SAMPLED = 32  # tokens of each continuation
@@ -43,7 +43,7 @@ LEAVES = 64  # of one call
 
 
 @dataclass(frozen=True)
-class Shape:
+class Budget:
     """A tree: `branches[i]` is the number of shared tokens before leaf i."""
 
     name: str
@@ -59,10 +59,10 @@ class Shape:
 
 
 SHAPES = (
-    Shape("4x256", (256,) * 4),
-    Shape("4x512", (512,) * 4),
-    Shape("8x512", (512,) * 8),
-    Shape("chain", (384, 432, 480, 528, 576, 624, 672, 720)),
+    Budget("4x256", (256,) * 4),
+    Budget("4x512", (512,) * 4),
+    Budget("8x512", (512,) * 8),
+    Budget("chain", (384, 432, 480, 528, 576, 624, 672, 720)),
 )
 
 
@@ -83,7 +83,7 @@ class FlatEngine(TransformersEngine):
         return completions
 
 
-def requests(shape: Shape, seed: int, vocabulary: int) -> list[Request]:
+def requests(shape: Budget, seed: int, vocabulary: int) -> list[Request]:
     """Requests for whole trees of a shape, as many as have 64 leaves."""
     rng = np.random.default_rng(seed)
     out = []
@@ -93,7 +93,7 @@ def requests(shape: Shape, seed: int, vocabulary: int) -> list[Request]:
     return out
 
 
-def flop_bound(shape: Shape, config: Any) -> float:
+def flop_bound(shape: Budget, config: Any) -> float:
     """Floating-point operations of the flat tree over those of the shared one."""
     width, hidden = config.num_attention_heads * config.head_dim, config.hidden_size
     kv = config.num_key_value_heads * config.head_dim

@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from bench.results import record
-from components.environments.retrieval import Bm25, Passage
+from components.environments.search.retrieval import Bm25, Passage
 
 SIZES = (1_000, 100_000, 1_000_000)
 VOCABULARY, LENGTH, STOP_WORDS, QUERY_WORDS, QUERIES = 200_000, 40, 100, 6, 200

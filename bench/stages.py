@@ -11,9 +11,10 @@ from tasks.expand_prefixes import expand_prefixes
 from tasks.generate import generate
 from tasks.refill_roots import refill_roots
 from tasks.refit_predictor import refit_predictor
-from tasks.run import Run
 from tasks.score_prompts import score_prompts
 from tasks.update_policy import update_policy
+
+from tasks.run import Run
 from tasks.verify import verify_counterfactual, verify_factual
 
 

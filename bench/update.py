@@ -21,12 +21,13 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from bench.results import record
-from components.config import UpdateParams
-from components.policy.batches import Batch, micro_batches
-from components.policy.loss import batch_loss
-from components.tree.advantages import Credit, credit
+from components.policy.packing.batches import Batch, micro_batches
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.loss import batch_loss
+from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
+from components.tree.terms import Terms
 
 # Tokens of the prompt, and each node's parent (-1: the prompt) and sampled tokens.
 SHAPES: dict[str, tuple[int, list[tuple[int, int]]]] = {
@@ -40,7 +41,7 @@ MODELS = {"": (256, 4), "tiny_": (64, 2)}  # hidden size, layers
 VOCABULARY = 320
 
 
-def grow(shape: str, vocabulary: int, trees: int = 1) -> tuple[Forest, Credit]:
+def grow(shape: str, vocabulary: int, trees: int = 1) -> tuple[Forest, Terms]:
     """Trees of one shape with random tokens, and rewards that alternate."""
     prompt, turns = SHAPES[shape]
     rng, nodes, inner = np.random.default_rng(0), [], {parent for parent, _ in turns}
@@ -56,7 +57,7 @@ def grow(shape: str, vocabulary: int, trees: int = 1) -> tuple[Forest, Credit]:
                               rng.integers(0, vocabulary, count).tolist(), [True] * count,
                               (-np.log(vocabulary) + rng.uniform(-0.3, 0.3, count)).tolist(), **leaf))  # fmt: skip
     forest = Forest(nodes)
-    return forest, credit(forest, "rloo")
+    return forest, terms_of(forest, "rloo")
 
 
 def build(hidden: int, layers: int, vocabulary: int = VOCABULARY, **shape: Any) -> Any:

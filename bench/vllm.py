@@ -19,14 +19,16 @@ import numpy as np
 import torch
 
 from bench.results import record
-from components.config import Params
-from components.datasets import load_prompts, prepare
-from components.policy import ENGINES, make_environment
-from components.policy.base import Engine, Request
+from components.build import make_environment
+from components.environments.dataset import load_prompts, prepare
+from components.params.root import compose
 from components.policy.checkpoint import load_model
+from components.policy.engines import ENGINES
+from components.policy.engines.base import Engine, Request
 from components.policy.renderer import Renderer
-from components.policy.rollout import Sampler, Start, derive_seed
+from components.policy.rollout import Sampler, Start
 from components.policy.warmup import warm_up
+from components.seeds import derive_seed
 from components.tree.schema import Node
 
 BATCH, TOKENS = 64, 64
@@ -49,7 +51,7 @@ def mismatch(policy: Path, starts: list[Start], nodes: list[Node]) -> np.ndarray
 def main(repeats: int = 5) -> None:
     torch.set_num_threads(1)
     tiny = {"hidden": 128, "warmup": {"steps": 100}}  # enough for rollouts of several turns
-    params = Params.model_validate({"policy": tiny, "engine": {"batch_size": BATCH, "patience": 600}})
+    params = compose({"policy": tiny, "engine": {"batch_size": BATCH, "patience": 600}})
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         policy = warm_up(params.policy, "multihop", Path(folder) / "warmup")

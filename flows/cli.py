@@ -24,6 +24,7 @@ from rich.markup import escape
 from components.errors import UserError
 from components.secrets import masked
 from flows.compare import compare
+from flows.new import new
 from flows.plan import plan
 from flows.report import report
 from flows.simulate import simulate
@@ -58,7 +59,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a policy, or continue a run."""
-    from components.params_file import load_params, parse_assignment
+    from components.params.load import load_params, parse_assignment
     from flows import services
     from flows.progress import Display, show_summary
     from tasks.run import open_run
@@ -116,7 +117,7 @@ def evaluate(
     from tasks.run import find_run
 
     run = find_run(name, runs_dir)
-    from components.policy import make_sampler
+    from components.build import make_sampler
     from tasks.evaluate import accuracy
     from tasks.prepare import policy_of_start
     from tasks.summary import finished_iterations
@@ -130,7 +131,7 @@ def evaluate(
         result = accuracy(
             make_sampler(run.params, path, version), run.params, "test", samples, seed=run.params.run.seed
         )
-        graded = f", mean reward {result['mean_reward']:.3f}" if run.params.environment.graded else ""
+        graded = f", mean reward {result['mean_reward']:.3f}" if result["mean_reward"] != result["accuracy"] else ""
         console.print(
             f"{when}: accuracy {result['accuracy']:.3f}{graded} over {result['rollouts']:.0f} rollouts",
             highlight=False,
@@ -140,18 +141,20 @@ def evaluate(
 
 @app.command()
 def prepare(
-    task: Annotated[str, typer.Argument(help="multihop, calculator, devices, search, math or functions.")],
+    task: Annotated[str, typer.Argument(help="Registered environment, e.g. multihop.")],
     params: ParamsOption = Path("params.yaml"),
     assignments: SetOption = None,
 ) -> None:
     """Write the data set of a task: its splits as Parquet, and a card."""
-    from components.datasets import prepare as write
-    from components.params_file import load_params, parse_assignment
+    from components.build import environment_of
+    from components.environments.dataset import prepare as write
+    from components.params.load import load_params, parse_assignment
     from components.storage import read_json
 
     overrides: dict[str, Any] = dict(parse_assignment(text) for text in assignments or [])
     settings = load_params(params, overrides | {"environment.name": task})
-    folder = write(settings.environment, Path(settings.run.data_dir))
+    root = Path(settings.run.data_dir)
+    folder = write(environment_of(settings.environment, (root / "cache").absolute()), root)
     card = read_json(folder / "card.json")
     sizes = ", ".join(f"{facts['prompts']:,} {split}" for split, facts in card["splits"].items())
     console.print(f"{folder}: {sizes} prompts, from {card['source']}; hash {card['data_hash'][:16]}", highlight=False,
@@ -161,7 +164,7 @@ def prepare(
 @app.command(name="warm-up")
 def warm_up(params: ParamsOption = Path("params.yaml"), assignments: SetOption = None) -> None:
     """Train the tiny policy on demonstrations, as runs start from it; found again by its settings."""
-    from components.params_file import load_params, parse_assignment
+    from components.params.load import load_params, parse_assignment
 
     Path(os.environ.get("PREFECT_HOME", ".")).mkdir(parents=True, exist_ok=True)  # before Prefect looks for it
     from tasks.prepare import start_policy
@@ -201,6 +204,7 @@ def doctor() -> None:
 
 app.command()(simulate)
 app.command()(compare)
+app.command()(new)
 app.command()(view)
 app.command()(report)
 app.command()(plan)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from components.config import EngineParams
+from components.policy.engines.vllm import VllmParams
 
 CORE = ("torch", "transformers", "prefect", "mlflow", "dvc", "pandas", "pyarrow")
 EXTRAS = {
@@ -43,7 +43,7 @@ def examine(console: Console) -> bool:
     advice = "" if bfcl else "; install with: make functions"
     purpose = f"function calling (environment.name: functions){advice}"
     table.add_row("bfcl-eval", bfcl or "[yellow]missing[/]", purpose)
-    found = os.access(EngineParams().python, os.X_OK)
+    found = os.access(VllmParams().python, os.X_OK)
     advice = "" if found else "; install with: make vllm"
     table.add_row("vllm", "found" if found else "[yellow]missing[/]", f"fast sampling (engine.name: vllm){advice}")
     if "torch" not in missing:

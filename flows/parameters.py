@@ -1,4 +1,4 @@
-"""The page docs/parameters.md, from the models of components/config.py and the registries' docstrings.
+"""The page docs/parameters.md, from the sections and the docstrings of what is registered.
 
 python -m flows.parameters > docs/parameters.md
 """
@@ -6,32 +6,19 @@ python -m flows.parameters > docs/parameters.md
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
-from components.allocation import ARMS
-from components.config import Params
-from components.environments import ENVIRONMENTS
-from components.policy import ENGINES, TRAINERS
-from components.predictor import PREDICTORS
+from components.params.root import CHOSEN, Params, compose
 from components.tree.advantages import ADVANTAGES
-
-REGISTRIES: dict[str, dict[str, Any]] = {
-    "environment.name": dict(ENVIRONMENTS),
-    "engine.name": dict(ENGINES),
-    "allocation.arm": dict(ARMS),
-    "predictor.name": dict(PREDICTORS),
-    "update.trainer": dict(TRAINERS),
-    "update.advantage": dict(ADVANTAGES),
-}
 
 HEAD = """\
 # Parameters
 
-All keys of [params.yaml](../params.yaml). This page is made from the models in `components/config.py` by
+All keys of [params.yaml](../params.yaml). This page is made from the sections of what is registered by
 `python -m flows.parameters > docs/parameters.md`. A file needs only the keys that differ from the default; its key
 `extends` names a file that it is laid over, and `--set section.key=value` changes one. An unknown key, a value out of
 bounds, or values that do not go together are told before anything starts.
@@ -44,41 +31,57 @@ LENGTHS = ("minLength", "minItems")
 
 def page() -> str:
     """The text of docs/parameters.md."""
-    return HEAD + "".join(_section(name, model) for name, model in _sections("", Params))
+    defaults = compose({})
+    parts = [HEAD, _section("", "", Params, [key for key in Params.model_fields if key not in _sections(defaults)])]
+    for name, section in _sections(defaults).items():
+        if name not in CHOSEN:
+            parts.append(_section(name, name, type(section)))
+            continue
+        registry, key, default = CHOSEN[name]
+        shared = set(registry.base.Params.model_fields)
+        parts.append(_section(name, name, registry.base.Params))
+        rows = [_row([f"`{entry}`", meaning(registry[entry])]) for entry in registry]
+        parts.append("\n" + "\n".join([*_table(f"`{registry.key}`", "meaning"), *rows]) + "\n")
+        if name == "update":
+            rows = [_row([f"`{entry}`", meaning(ADVANTAGES[entry])]) for entry in ADVANTAGES]
+            parts.append("\n" + "\n".join([*_table(f"`{ADVANTAGES.key}`", "meaning"), *rows]) + "\n")
+        for entry in registry:
+            own = [k for k in registry[entry].Params.model_fields if k not in shared]
+            if own:
+                parts.append(_section(name, f"{registry.key}: {entry}", registry[entry].Params, own))
+    return "".join(parts)
 
 
-def meaning(entry: Any) -> str:
-    """What an entry of a registry is: the first paragraph of its docstring, and what it is made with."""
-    kind = entry if inspect.isroutine(entry) or inspect.isclass(entry) else type(entry)
-    text = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
-    own = {} if kind is entry else {k: v for k, v in vars(entry).items() if v != vars(kind())[k]}
-    return text + "".join(f" Here {key} is `{value}`." for key, value in own.items())
+def meaning(entry: type) -> str:
+    """What an entry of a registry is: the first paragraph of its docstring."""
+    return " ".join((inspect.getdoc(entry) or "").partition("\n\n")[0].split())
 
 
-def _sections(name: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    """A model's dotted name and the model, then those of the models in it."""
-    if name:
-        yield name, model
-    for key, field in model.model_fields.items():
-        if isinstance(field.default, BaseModel):
-            yield from _sections(f"{name}.{key}".lstrip("."), type(field.default))
+def _sections(params: Params) -> dict[str, BaseModel]:
+    """The sections by dotted name, those inside of others after them."""
+    found: dict[str, BaseModel] = {}
+    for name in type(params).model_fields:
+        if isinstance(section := getattr(params, name), BaseModel):
+            found[name] = section
+            for inner in type(section).model_fields:
+                if isinstance(below := getattr(section, inner), BaseModel):
+                    found[f"{name}.{inner}"] = below
+    return found
 
 
-def _section(name: str, model: type[BaseModel]) -> str:
+def _section(name: str, title: str, model: type[BaseModel], keys: Sequence[str] | None = None) -> str:
+    """A table of the keys of a section, by default all but those that are sections themselves."""
     schema = model.model_json_schema()
     rows = []
     for key, field in model.model_fields.items():
-        if not isinstance(field.default, BaseModel):
-            mine, registered = schema["properties"][key], f"{name}.{key}" in REGISTRIES
-            allowed = "listed below" if registered else _allowed(mine)
-            rows.append(_row([f"`{key}`", _type(mine), f"`{_yaml(field.default)}`", allowed, str(field.description)]))
-    lines = [f"\n## {name}\n", f"{schema['description']}\n", *_table("key", "type", "default", "allowed", "meaning")]
-    lines += rows
-    for key, registry in REGISTRIES.items():
-        if key.rpartition(".")[0] == name:
-            lines += ["", *_table(f"`{key}`", "meaning")]
-            lines += [_row([f"`{entry}`", meaning(value)]) for entry, value in registry.items()]
-    return "\n".join(lines) + "\n"
+        if (key in keys) if keys is not None else not isinstance(field.default, BaseModel):
+            mine = schema["properties"][key]
+            rows.append(
+                _row([f"`{key}`", _type(mine), f"`{_yaml(field.default)}`", _allowed(mine), str(field.description)])
+            )
+    about = [f"{schema['description']}\n"] if title else []
+    lines = [f"\n## {title}\n"] * bool(title) + about + _table("key", "type", "default", "allowed", "meaning") + rows
+    return ("" if title else "\n") + "\n".join(lines) + "\n"
 
 
 def _table(*head: str) -> list[str]:
@@ -96,6 +99,8 @@ def _yaml(value: Any) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        return "section"
     if "anyOf" in schema:
         return " or ".join(_type(each) for each in schema["anyOf"])
     if schema["type"] == "array":

@@ -15,7 +15,7 @@ from rich.table import Table
 from components.errors import UserError
 
 if TYPE_CHECKING:
-    from components.config import Params
+    from components.params.root import Params
     from components.planning import Cluster, Plan
 
 console = Console()
@@ -39,9 +39,12 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a run needs: memory, tokens, hours, disk, and whether it fits (exit code 1 if not)."""
-    from components.params_file import load_params, parse_assignment
+    from components.params.load import load_params, parse_assignment
     from components.planning import make_cluster, model_of
     from components.planning import plan as make
+    from components.policy.engines.vllm import VllmParams
+    from components.policy.trainers.deepspeed import DeepSpeedParams
+    from components.predictor.models.backbone import BackboneParams
 
     settings = load_params(params, dict(parse_assignment(text) for text in assignments or []))
     if rollout_tokens is not None and not 0 < rollout_tokens <= settings.engine.max_tokens:
@@ -51,11 +54,11 @@ def plan(
         )
     if gpu_memory is not None and gpu_memory <= 0:
         raise UserError(f"--gpu-memory {gpu_memory:g}: expected more than 0")
-    on_gpus = settings.engine.name == "vllm" or settings.update.trainer == "deepspeed"
+    on_gpus = isinstance(settings.engine, VllmParams) or isinstance(settings.update, DeepSpeedParams)
     cluster = make_cluster(gpus if gpus is not None else 8 * on_gpus, gpu, gpu_memory, settings.run.threads)
     policy = model_of(settings.policy.path, settings.policy)
     predictor = None
-    if settings.predictor.name == "backbone":
+    if isinstance(settings.predictor, BackboneParams):
         own = settings.predictor.path
         predictor = model_of(own, settings.policy, "predictor.path") if own else policy
     made = make(settings, policy, predictor, cluster, rollout_tokens)
@@ -83,7 +86,7 @@ def _json(made: Plan, parameters: int, cluster: Cluster) -> dict[str, Any]:
 def _show(made: Plan, settings: Params, parameters: int, cluster: Cluster) -> None:
     from components.planning import gigabytes
 
-    bare, further = made.rollouts
+    factual, further = made.rollouts
     table = Table("stage", box=None)
     for heading in ("devices", "memory of one", "of which", "tokens", "PFLOP", "hours in all"):
         table.add_column(heading, justify="left" if heading == "of which" else "right")
@@ -101,7 +104,7 @@ def _show(made: Plan, settings: Params, parameters: int, cluster: Cluster) -> No
     where = "this machine's CPU" if cluster.is_cpu else f"{cluster.devices} × {cluster.name}"
     lines = [
         f"{parameters:,} parameters on {where} with {gigabytes(cluster.memory)}; {made.iterations} iterations of "
-        f"{bare:,} bare rollouts and {further:,} continuations ({settings.allocation.arm})",
+        f"{factual:,} factual rollouts and {further:,} continuations ({settings.allocation.arm})",
         f"Memory for rollouts of {settings.engine.max_tokens:,} tokens; tokens and time for {made.rollout_tokens:,.0f} "
         "in the mean (--rollout-tokens)",
     ]

@@ -84,9 +84,9 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     )
     table.add_row("continuations that flip the outcome", "", "", number("tree/flip_rate"))
     console.print(table)
-    units, bare, continuations = (summary[f"budget/{k}"] for k in ("units", "bare_rollouts", "continuations"))
+    units, factual, continuations = (summary[f"budget/{k}"] for k in ("units", "factual_rollouts", "continuations"))
     console.print(
-        f"The budget: {units:,.0f} units = {bare:,.0f} bare rollouts + {continuations:,.0f} continuations at ½; "
+        f"The budget: {units:,.0f} units = {factual:,.0f} factual rollouts + {continuations:,.0f} continuations at ½; "
         f"{summary['budget/leaves']:,.0f} leaves, {summary['tokens/generated']:,.0f} sampled tokens.",
         highlight=False,
     )

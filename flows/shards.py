@@ -1,4 +1,4 @@
-"""Both stages of rollouts, shard by shard: stage 2 of a shard starts as soon as its bare rollouts are verified."""
+"""Both stages of rollouts, shard by shard: stage 2 of a shard starts as soon as its factual rollouts are verified."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from prefect import runtime, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
-from tasks.refill_roots import refill_roots
+from components.allocation.arms import ARMS
+from tasks.expand import expand_prefixes
 from tasks.run import Run
+from tasks.sample import generate, refill_roots
 from tasks.shards import join_shards, shards_of
 from tasks.stage import Shard, stopping, titled
 from tasks.verify import verify_counterfactual, verify_factual
@@ -32,9 +32,13 @@ def grow(run: Path, number: int, policy: Path, predictor: Path | None, roots: Pa
     """
     shards = shards_of(Run(run), number)
     if len(shards) == 1:
+        arm = ARMS[Run(run).params.allocation.arm]
         generated = generate(run, number, policy=policy, roots=roots)
-        verified_roots = verify_factual(run, number, forest=generated)
-        factual = refill_roots(run, number, policy=policy, roots=roots, factual=verified_roots)
+        factual = verify_factual(run, number, forest=generated)
+        if arm.refills:
+            factual = refill_roots(run, number, policy=policy, roots=roots, factual=factual)
+        if not arm.branches:
+            return factual
         expanded = expand_prefixes(run, number, policy=policy, predictor=predictor, factual=factual)
         return verify_counterfactual(run, number, forest=expanded)
     futures = {shard: grow_shard.submit(run, number, policy, predictor, roots, shard) for shard in shards}
@@ -55,6 +59,8 @@ def grow_shard(run: Path, number: int, policy: Path, predictor: Path | None, roo
     """A shard's verified forest. There is no refill: the arms that ask for one have a single shard."""
     generated = generate(run, number, policy=policy, roots=roots, shard=shard)
     factual = verify_factual(run, number, forest=generated, shard=shard)
+    if not ARMS[Run(run).params.allocation.arm].branches:
+        return factual
     expanded = expand_prefixes(run, number, policy=policy, predictor=predictor, factual=factual, shard=shard)
     return verify_counterfactual(run, number, forest=expanded, shard=shard)
 

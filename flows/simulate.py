@@ -14,7 +14,7 @@ from rich.console import Console
 from components.errors import UserError
 
 if TYPE_CHECKING:
-    from components.allocation import Shape
+    from components.allocation.budget import Budget
     from components.simulation import Cell, NoisyPredictor, Population
 
 console = Console()
@@ -48,7 +48,7 @@ class Sweep(StrEnum):
 class Setting:
     """What is simulated."""
 
-    shape: Shape
+    budget: Budget
     pool: int
     population: Population
     predictor: NoisyPredictor
@@ -56,7 +56,7 @@ class Setting:
     @property
     def batch(self) -> int:
         """Flat groups that the budget pays for."""
-        return int(self.shape.units) // self.shape.group_size
+        return int(self.budget.units) // self.budget.group_size
 
 
 def simulate(
@@ -65,9 +65,9 @@ def simulate(
     pool_factor: Annotated[
         float | None, typer.Option(help="Candidate prompts for each flat group that the budget pays for.")
     ] = None,
-    root_units: Annotated[int | None, typer.Option("--root-units", "-m", min=2, help="M, bare rollouts.")] = None,
+    root_units: Annotated[int | None, typer.Option("--root-units", "-m", min=2, help="M, factual rollouts.")] = None,
     continuations: Annotated[
-        int, typer.Option("--continuations", "-n", min=0, help="N, continuations per bare rollout.")
+        int, typer.Option("--continuations", "-n", min=0, help="N, continuations per factual rollout.")
     ] = 2,
     group_size: Annotated[int, typer.Option(min=2, help="G, rollouts per prompt of the flat arms.")] = 8,
     turns: Annotated[int | None, typer.Option(min=1, help="Turns of a rollout; 5, or as in the run.")] = None,
@@ -95,14 +95,14 @@ def simulate(
         raise UserError(f"--noise={noise:g}: a standard deviation is not negative")
     if out is not None:
         _make_folder(out)
-    shape, size = _budget(pool, pool_factor, root_units, continuations, group_size)
+    budget, size = _budget(pool, pool_factor, root_units, continuations, group_size)
     from components.simulation import NoisyPredictor, Population
     from components.simulation import sweep as grid
 
     population = (
         _like(like, runs_dir, turns) if like else Population.with_mixed_share(mixed, group_size, mean, turns or 5)
     )
-    setting = Setting(shape, size, population, NoisyPredictor(noise, belief.value))
+    setting = Setting(budget, size, population, NoisyPredictor(noise, belief.value))
     points = _points(setting, sweep)
     repeats = seeds or max(1, min(10, MANY // max(point.pool for point in points.values())))
     _say(setting, repeats)
@@ -111,7 +111,7 @@ def simulate(
         for name in names:
             for label, point in points.items():
                 status.update(f"{name} {label}")
-                one = ([name], [point.shape], [point.pool], [point.predictor], population, repeats, seed)
+                one = ([name], [point.budget], [point.pool], [point.predictor], population, repeats, seed)
                 cells[name] += grid(*one)
     from flows.simulated import conclusion, swept_table, table, write
 
@@ -134,21 +134,21 @@ def _make_folder(path: Path) -> None:
 
 
 def _checked_arms(text: str) -> list[str]:
-    from components.allocation import ARMS
+    from components.allocation.arms import ARMS
 
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    known = [name for name in ARMS if name != "react"]  # which samples nothing
+    known = list(ARMS)
     for name in names:
         if name not in known:
-            raise UserError(f"--arms: {name!r} is no arm that can be simulated; there is {', '.join(known)}")
+            raise UserError(f"--arms: {name!r} is no arm; there is {', '.join(known)}")
     if not names:
         raise UserError(f"--arms={text!r} names no arm; there is {', '.join(known)}")
     return names
 
 
-def _budget(pool: int | None, factor: float | None, root_units: int | None, n: int, group: int) -> tuple[Shape, int]:
-    """The budget's shape and the pool's size, from those of the options that were given."""
-    from components.allocation import Shape
+def _budget(pool: int | None, factor: float | None, root_units: int | None, n: int, group: int) -> tuple[Budget, int]:
+    """The budget and the pool's size, from those of the options that were given."""
+    from components.allocation.budget import Budget
 
     if factor is not None and not 0 < factor < float("inf"):
         raise UserError(f"--pool-factor={factor:g}: give a positive number")
@@ -156,15 +156,15 @@ def _budget(pool: int | None, factor: float | None, root_units: int | None, n: i
         raise UserError("--pool, --pool-factor and --root-units: the third follows from two; leave one out")
     if pool is not None and root_units is None:
         root_units = max(2, round(pool / (factor or 4.0) * group / (1 + n / 2)))
-    shape = Shape(root_units or 1024, n, group)
-    batch = int(shape.units) // group
+    budget = Budget(root_units or 1024, n, group)
+    batch = int(budget.units) // group
     if batch < 1:
-        raise UserError(f"a budget of {shape.units:g} units does not pay for one group of --group-size={group}")
-    return shape, pool or max(1, round((factor or 4.0) * batch))
+        raise UserError(f"a budget of {budget.units:g} units does not pay for one group of --group-size={group}")
+    return budget, pool or max(1, round((factor or 4.0) * batch))
 
 
 def _like(name: str, runs_dir: Path, turns: int | None) -> Population:
-    from components.allocation import ARMS
+    from components.allocation.arms import ARMS
     from components.simulation import Population
     from components.simulation.observed import observed
     from tasks.run import find_run
@@ -190,11 +190,11 @@ def _like(name: str, runs_dir: Path, turns: int | None) -> Population:
 def _points(setting: Setting, sweep: Sweep | None) -> dict[str, Setting]:
     """The settings to simulate, by their label."""
     if sweep is Sweep.SHAPE:
-        shapes = [
-            replace(setting.shape, continuations=n, root_units=int(setting.shape.units / (1 + n / 2)))
+        budgets = [
+            replace(setting.budget, continuations=n, root_units=int(setting.budget.units / (1 + n / 2)))
             for n in (0, 1, 2, 3, 4, 6, 8)
         ]
-        return {f"{shape.root_units}:{shape.continuations}": replace(setting, shape=shape) for shape in shapes}
+        return {f"{budget.root_units}:{budget.continuations}": replace(setting, budget=budget) for budget in budgets}
     if sweep is Sweep.POOL:
         return {f"{k}": replace(setting, pool=k * setting.batch) for k in (1, 2, 4, 8, 16)}
     if sweep is Sweep.NOISE:
@@ -204,11 +204,11 @@ def _points(setting: Setting, sweep: Sweep | None) -> dict[str, Setting]:
 
 
 def _say(setting: Setting, seeds: int) -> None:
-    shape, population = setting.shape, setting.population
+    budget, population = setting.budget, setting.population
     console.print(
-        f"{setting.pool:,} prompts, flat groups of {shape.group_size} mixed in "
-        f"{population.mixed_share(shape.group_size):.1%}, mean success rate {population.mean:.2f}, "
-        f"{population.turns} turns; M={shape.root_units:,}, N={shape.continuations}: {shape.units:,.0f} units; "
+        f"{setting.pool:,} prompts, flat groups of {budget.group_size} mixed in "
+        f"{population.mixed_share(budget.group_size):.1%}, mean success rate {population.mean:.2f}, "
+        f"{population.turns} turns; M={budget.root_units:,}, N={budget.continuations}: {budget.units:,.0f} units; "
         f"predictor's logit error {setting.predictor.noise:g} ({setting.predictor.belief}); "
         f"{seeds} seed{'s' * (seeds > 1)}.",
         highlight=False,

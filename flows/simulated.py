@@ -35,7 +35,7 @@ def table(cells: Sequence[Cell], turns: int) -> Table:
     for title in ("units", "generated\nturns", "wasted", "flips"):
         table.add_column(title, justify="right")
     for cell in cells:
-        units = cell.shape.units
+        units = cell.budget.units
         table.add_row(
             cell.arm,
             f"{cell.mean('active_prompts') * units:,.0f}",
@@ -109,8 +109,8 @@ def _csv(cells: Sequence[Cell]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["arm", "pool", "M", "N", "G", "noise", "belief", "seeds", *names, *(f"{n}_margin" for n in names)])
     for cell in cells:
-        shape, predictor = cell.shape, cell.predictor
-        known = [cell.arm, cell.pool, shape.root_units, shape.continuations, shape.group_size]
+        budget, predictor = cell.budget, cell.predictor
+        known = [cell.arm, cell.pool, budget.root_units, budget.continuations, budget.group_size]
         known += [f"{predictor.noise:g}", predictor.belief, len(cell.runs)]
         writer.writerow([*known, *(f"{of(name):.6g}" for of in (cell.mean, cell.margin) for name in names)])
     return text.getvalue()

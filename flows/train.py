@@ -10,24 +10,24 @@ from uuid import UUID
 from prefect import flow, runtime
 from prefect.settings import temporary_settings
 
-from components.config import Params
 from components.errors import UserError
-from components.params_file import load_params
+from components.params.load import load_params
+from components.params.root import Params
 from flows.shards import grow
-from tasks.allocate_roots import allocate_roots
 from tasks.artifacts import show_run
 from tasks.evaluate import evaluate
-from tasks.mirror import Mirror
+from tasks.mlflow_sync import MlflowSync
 from tasks.prepare import data_hash, prepare_data, warm_up_policy
 from tasks.record import record
-from tasks.refit_predictor import refit_predictor
+from tasks.refit import refit_predictor
 from tasks.report import publish_report
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
-from tasks.score_prompts import score_prompts
+from tasks.sample import allocate_roots
+from tasks.score import score_prompts
 from tasks.stage import clear_stop
 from tasks.summary import append_metrics, finished_iterations, mend_metrics, write_summary
-from tasks.update_policy import update_policy
+from tasks.update import update_policy
 
 
 def _name() -> str:
@@ -77,17 +77,17 @@ def trace(
         data, policy = prepare_data(run.path), warm_up_policy(run.path)
         predictor: Path | None = None
         shown: UUID | None = None  # the run's table in Prefect
-        with Mirror(run, tags={"data": data_hash(data), "warm_up": policy.name}) as mirror:
+        with MlflowSync(run, tags={"data": data_hash(data), "warm_up": policy.name}) as sync:
             done = finished_iterations(run)
             mend_metrics(run, done)
             if done:
                 policy, predictor = run.iteration(done - 1) / "policy", run.iteration(done - 1) / "predictor"
-                retain(run.path, done - 1)  # which a kill may have kept from running
+                retain(run.path, done - 1)  # left to do where the run was killed
             # A heartbeat's end costs a subflow 1 s; the run as a whole keeps its own.
             with temporary_settings({"flows.heartbeat_frequency": None}):
                 for number in range(done, settings.run.iterations):
                     policy, predictor = iteration(run.path, run.run_id, number, policy, predictor)
-                    mirror.notify()
+                    sync.notify()
                     shown = show_run(run, number + 1, shown)
             evaluate(run.path, settings.run.iterations, policy=policy)
             write_summary(run)

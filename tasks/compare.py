@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from components.errors import UserError
+from components.params.root import flatten, may_change
 from components.storage import atomic_path, read_parquet, write_json, write_text
 from components.tracking.compare import Curve, by_title, compare, flat, markdown
 from components.tracking.figures import FIGURES
 from components.tree.schema import NODE_SCHEMA
-from tasks.run import MAY_CHANGE, Run
+from tasks.run import Run
 
 STARTS = ("parent_id", "anchor_id", "turn")  # a rollout's first node is a child of the node that paid for it
-NOT_THE_SETTING = (*MAY_CHANGE, "allocation.arm", "run.seed")
+NOT_THE_SETTING = {"allocation.arm", "run.seed"}
 HEADLINE = ("accuracy_at_units", "accuracy_at_units_gain", "effective_ratio")
 
 
@@ -36,8 +37,13 @@ def read_curves(runs: Sequence[Run], label: str = "") -> list[Curve]:
     curves: list[Curve] = []
     for task in dict.fromkeys(run.params.environment.name for run in runs):
         mine = [run for run in runs if run.params.environment.name == task]
-        params = [_flat(run.params.model_dump()) for run in mine]
-        keys = [k for k in params[0] if k not in NOT_THE_SETTING and len({str(p.get(k)) for p in params}) > 1]
+        params = [flatten(run.params.model_dump()) for run in mine]
+        free = NOT_THE_SETTING.union(*(may_change(run.params) for run in mine))
+        keys = [
+            k
+            for k in dict.fromkeys(k for p in params for k in p)
+            if k not in free and len({str(p.get(k)) for p in params}) > 1
+        ]
         for run, values in zip(mine, params, strict=True):
             different = [f"{k}={values.get(k)}" for k in keys]
             curves.append(_curve(run, ", ".join(filter(None, [label, *different]))))
@@ -170,11 +176,3 @@ def log_comparison(name: str, runs: Sequence[Run], rows: list[dict[str, Any]], f
 def _allowed(name: str) -> str:
     """A name as MLflow takes it."""
     return re.sub(r"[^\w./ -]", " ", name)
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        inner = isinstance(value, dict) and all(isinstance(k, str) for k in value)
-        found |= _flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from components.config import Params
-from components.datasets import Prompts, prepare
-from components.environments import Prompt
+from components.build import environment_of
+from components.environments.base import Prompt
+from components.environments.dataset import Prompts, prepare
 from components.errors import UserError
+from components.params.root import Params
 from components.storage import content_hash, read_parquet, write_parquet
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA
@@ -17,7 +18,13 @@ from components.tree.schema import NODE_SCHEMA
 
 def prompts(params: Params, split: str) -> Mapping[str, Prompt]:
     """The prompts of a split by id, in the file's order."""
-    return _prompts(prepare(params.environment, Path(params.run.data_dir)) / f"{split}.parquet")
+    return _prompts(data_folder(params) / f"{split}.parquet")
+
+
+def data_folder(params: Params) -> Path:
+    """Folder of the run's data set, which is made if it is not there."""
+    root = Path(params.run.data_dir)
+    return prepare(environment_of(params.environment, (root / "cache").absolute()), root)
 
 
 @lru_cache(maxsize=4)

@@ -6,20 +6,17 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from components.config import Params
-from components.datasets import prepare
-from components.datasets.store import SPLITS
-from components.environments import Chat, Environment, Prompt
+from components.build import environment_of, make_environment, use_threads
+from components.environments.base import Chat, Environment, Prompt
+from components.environments.dataset import SPLITS
+from components.environments.generated import GeneratedEnvironment
 from components.errors import UserError
-from components.policy import make_environment
-from components.policy.renderer import Renderer
+from components.params.root import Params
 from components.storage import atomic_path, content_hash, read_json
-from components.verifiers import make_verifier
-from tasks.inputs import prompts
+from tasks.inputs import data_folder, prompts
 from tasks.run import Run
 from tasks.stage import listeners, read_stages
 from tasks.store import has_hash, store_of
@@ -30,9 +27,8 @@ def prepare_data(run_path: Path) -> Path:
     """Folder of the data set."""
     run = Run(run_path)
     params = run.params
-    make_environment(params)  # what they lack is told now, not after the first rollouts
-    make_verifier(params.environment)
-    folder = prepare(params.environment, Path(params.run.data_dir)).absolute()
+    make_environment(params)  # what it lacks is reported now, not after the first rollouts
+    folder = data_folder(params).absolute()
     began = run.manifest.get("data")
     made = f"{folder.name} ({data_hash(folder)[:12]})"
     if began is None:
@@ -92,13 +88,16 @@ def start_policy(params: Params) -> Path:
         return Path(params.policy.path).absolute()
     from components.policy.warmup import warm_up
 
-    torch.set_num_threads(params.run.threads)
+    use_threads(params)
 
     def progress(done: int, total: int) -> None:
         for listener in listeners:
             listener.stage("warm_up_policy", done, total)
 
-    return warm_up(params.policy, params.environment.name, Path(params.run.data_dir) / "warmup", progress).absolute()
+    root = Path(params.run.data_dir)
+    environment = environment_of(params.environment, root / "cache")
+    assert isinstance(environment, GeneratedEnvironment), "others need a checkpoint, as `open_run` says"
+    return warm_up(params.policy, environment, root / "warmup", progress).absolute()
 
 
 def check_prompts(run: Run, policy: Path) -> None:
@@ -110,6 +109,8 @@ def check_prompts(run: Run, policy: Path) -> None:
     """
     if "longest_prompt" in run.manifest:
         return
+    from components.policy.renderer import Renderer
+
     params = run.params
     renderer, environment = Renderer.load(policy), make_environment(params)
     given = (prompt for split in SPLITS for prompt in prompts(params, split).values())

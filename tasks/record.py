@@ -19,7 +19,7 @@ def record(context: Context, forest: Path, evaluation: Path | None, seconds: flo
 
     `seconds` is the wall time of the iteration so far.
     """
-    finished, units = shared_forest(forest), context.params.allocation.shape.units
+    finished, units = shared_forest(forest), context.params.allocation.budget.units
     line = iteration_metrics(
         context.iteration, finished, context.params.update.advantage, read_stages(context.folder), units, seconds
     )

@@ -10,50 +10,30 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from components.config import Params
-from components.errors import MissingExtraError, UserError
-from components.params_file import load_params
+from components.allocation.arms import ARMS
+from components.environments import ENVIRONMENTS
+from components.errors import UserError
+from components.params.load import load_params
+from components.params.root import Params, compose, flatten, may_change
+from components.policy.engines import ENGINES
+from components.policy.trainers import TRAINERS
+from components.predictor.models import PREDICTORS
 from components.storage import content_hash, read_json, read_sealed, sweep, write_sealed, write_text
 from tasks.objects import file_system
 from tasks.store import bring, hold
 
 logger = logging.getLogger("trace")
 
-# Keys that may change when a run is continued: they decide how long and how it runs, not what it computes.
-MAY_CHANGE = (
-    "run.iterations",
-    "run.keep_policies",
-    "run.keep_forests",
-    "run.runs_dir",
-    "run.data_dir",
-    "engine.shards",
-    "run.store",
-    "run.cluster",
-    "run.cluster_steps",
-    "tracking.mlflow",
-    "tracking.experiment",
-    "engine.servers",
-    "engine.python",
-    "engine.tensor_parallel",
-    "engine.gpu_memory",
-    "engine.timeout",
-    "engine.patience",
-    "update.processes",  # these three, but for rounding
-    "update.zero_stage",
-    "update.offload",
-)
 _noting = threading.Lock()
-logger = logging.getLogger("trace")
 
 
 @dataclass(frozen=True)
@@ -165,7 +145,7 @@ def open_run(params: Params, run_id: str, anew: bool = False) -> Run:
 
 def _is_over(run: Run, params: Params) -> bool:
     path = run.path / "params.yaml"
-    changed = _differences(load_params(path), params).keys() - set(MAY_CHANGE) if path.exists() else ()
+    changed = _differences(load_params(path), params) if path.exists() else {}
     return bool(changed) or (run.path / "summary.json").exists()
 
 
@@ -187,8 +167,13 @@ def _check_same(run: Run, manifest: dict[str, Any], params: Params) -> None:
     """
     began, path = [], run.path / "params.yaml"
     if "params" in manifest:
-        with suppress(ValueError):  # of another version of this program: then params.yaml is told to be
-            began.append(Params.model_validate(manifest["params"]))
+        try:
+            began.append(compose(manifest["params"]))
+        except UserError as error:
+            raise UserError(
+                f"run {run.run_id} was begun by another version of this program ({error}); continue it with that "
+                "version, or choose another --run-id"
+            ) from error
     if path.exists():
         try:
             began.append(load_params(path))
@@ -215,31 +200,22 @@ def _check_available(params: Params) -> None:
     """Says now, not in the middle of a run, what the parameters name and this machine lacks."""
     if params.run.store is not None:
         file_system(params.run.store)
-    path = params.policy.path
-    if path is None and not params.environment.is_builtin:
+    path, environment = params.policy.path, ENVIRONMENTS[params.environment.name]
+    if path is None and environment.needs_model:
         raise UserError(
             f"environment.name={params.environment.name!r} needs a real model: set policy.path to a folder with a "
-            "Hugging Face checkpoint (the tiny policy knows only the built-in tasks)"
+            "Hugging Face checkpoint (the tiny policy knows only tasks whose every word is known)"
         )
     if path is not None and not (Path(path) / "config.json").is_file():
         raise UserError(f"policy.path={path!r}: no config.json there; give a folder with a Hugging Face checkpoint")
-    if params.predictor.path is not None and not (Path(params.predictor.path) / "config.json").is_file():
-        raise UserError(
-            f"predictor.path={params.predictor.path!r}: no config.json there; give a Hugging Face checkpoint"
-        )
-    corpus = params.environment.corpus
-    if params.environment.name == "search" and (corpus is None) == (params.environment.retriever is None):
-        raise UserError("search needs environment.corpus (a file) or environment.retriever (a server's URL), not both")
-    if corpus is not None and not Path(corpus).is_file():
-        raise UserError(f"environment.corpus={corpus!r}: no such file")
-    if params.engine.name == "vllm":
-        from components.policy.engine_vllm import check
-
-        check(params)
-    if params.update.trainer != "torch" and find_spec(params.update.trainer) is None:
-        raise MissingExtraError(f"update.trainer: {params.update.trainer}", params.update.trainer)
-    if params.update.lora.rank > 0 and find_spec("peft") is None:
-        raise MissingExtraError("update.lora", "lora")
+    for kind in (
+        environment,
+        ENGINES[params.engine.name],
+        ARMS[params.allocation.arm],
+        PREDICTORS[params.predictor.name],
+        TRAINERS[params.update.name],
+    ):
+        kind.check(params)
 
 
 @contextmanager
@@ -296,22 +272,14 @@ def find_run(name: str, runs_dir: Path) -> Run:
 
 def _changed(old: Params, new: Params, there: str, here: str) -> str:
     """The keys that may not change and do, for people."""
-    changes = {key: values for key, values in _differences(old, new).items() if key not in MAY_CHANGE}
+    changes = _differences(old, new)
     return ", ".join(f"{key} is {a!r} {there} and {b!r} {here}" for key, (a, b) in changes.items())
 
 
 def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
-    def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-        if not isinstance(value, dict):
-            return {prefix: value}
-        return {
-            k: v
-            for key, inner in value.items()
-            for k, v in flat(inner, f"{prefix}.{key}" if prefix else str(key)).items()
-        }
-
-    a, b = flat(old.model_dump()), flat(new.model_dump())
-    return {key: (a.get(key), b.get(key)) for key in {**a, **b} if a.get(key) != b.get(key)}
+    """The keys that decide what a run computes and differ, with both values."""
+    a, b, free = flatten(old.model_dump()), flatten(new.model_dump()), may_change(old) | may_change(new)
+    return {key: (a.get(key), b.get(key)) for key in {**a, **b} if a.get(key) != b.get(key) and key not in free}
 
 
 def _point_latest_to(path: Path) -> None:

@@ -10,14 +10,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from components.allocation import ARMS
+from components.allocation.arms import ARMS
 from components.storage import write_sealed
 from components.tree.forest import join
 from tasks.inputs import read_forest, write_forest
 from tasks.run import Run
 from tasks.stage import WHOLE, Context, Shard, read_stages, stage
-
-FORESTS = ("factual.parquet", "expanded.parquet", "verified.parquet")
 
 logger = logging.getLogger("trace")
 
@@ -40,16 +38,15 @@ def shards_of(run: Run, number: int) -> list[Shard]:
     return [(index, count) for index in range(count)]
 
 
-@stage("join shards", output=FORESTS[-1], also=FORESTS[:-1])
+@stage("join shards", output="verified.parquet")
 def join_shards(context: Context, verified: list[Path]) -> dict[str, float]:
-    """Writes the forests that a single shard would have written, and the sums of the shards' manifest entries.
+    """Writes the forest that a single shard would have written, and the sums of the shards' manifest entries.
 
     `overlapped_seconds` is by how much the times of the stages, each the time during which any shard was in it, exceed
     the time during which any shard was in any stage.
     """
     folders = [path.parent for path in verified]
-    for name in FORESTS:
-        write_forest(context.folder / name, join([read_forest(folder / name) for folder in folders]))
+    write_forest(context.output, join([read_forest(path) for path in verified]))
     manifests = [read_stages(folder) for folder in folders]
     entries = {name: [manifest[name] for manifest in manifests] for name in manifests[0]}
     total = {name: _sum(several) for name, several in entries.items()}

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, cast
 
-import torch
 from prefect import runtime, task
 from prefect.cache_policies import NO_CACHE
 
-from components.config import Params
 from components.errors import UserError
+from components.params.root import Params
 from components.secrets import MaskSecrets
 from components.storage import content_hash, read_sealed, write_sealed
 from tasks.run import Run
@@ -143,7 +142,6 @@ def stage(
         @task(name=title, task_run_name=run_name, description=work.__doc__, cache_policy=NO_CACHE, persist_result=False)
         def run_stage(run_path: Path, iteration: int, *args: P.args, **inputs: P.kwargs) -> Path:
             run = Run(Path(run_path))
-            torch.set_num_threads(run.params.run.threads)  # sums depend on it, so results do
             gc.set_threshold(COLLECT)
             context = Context(run, iteration, name, output, cast(Shard, inputs.get("shard", WHOLE)))
             outputs = [context.output, *(context.folder / other for other in also)]

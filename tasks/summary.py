@@ -124,7 +124,7 @@ def write_summary(run: Run) -> dict[str, Any]:
         "tree/flip_rate": mean("tree/flip_rate"),
         "budget/units": total("budget/units"),
         "budget/leaves": total("budget/leaves"),
-        "budget/bare_rollouts": total("budget/bare_rollouts"),
+        "budget/factual_rollouts": total("budget/factual_rollouts"),
         "budget/continuations": total("budget/continuations"),
         "tokens/generated": total("tokens/generated"),
         "time": {key.partition("/")[2]: total(key) for key in lines[-1] if key.startswith("time/")},

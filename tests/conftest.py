@@ -13,8 +13,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-from components.config import Params
-from components.datasets.multihop import vocabulary
+from components.environments.multihop import MultiHop
+from components.params.root import Params, compose
 from components.policy.tiny import build_model, build_tokenizer
 
 torch.set_num_threads(1)
@@ -32,7 +32,7 @@ def _nothing_is_stopping() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def params() -> Params:
     """A run of seconds, whose policy succeeds at some prompts and fails at others."""
-    return Params.model_validate(
+    return compose(
         {
             "run": {"iterations": 2, "threads": 1},
             "environment": {"train_prompts": 64, "val_prompts": 8, "test_prompts": 8, "hops": {1: 0.7, 2: 0.3}},
@@ -48,7 +48,7 @@ def params() -> Params:
 def random_policy(tmp_path_factory: pytest.TempPathFactory, params: Params) -> Path:
     """A tiny policy with random weights, in Hugging Face form."""
     folder = tmp_path_factory.mktemp("policy")
-    tokenizer = build_tokenizer(vocabulary())
+    tokenizer = build_tokenizer(MultiHop().vocabulary())
     build_model(params.policy, tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from components.errors import UserError
-from components.params_file import load_params
+from components.params.load import load_params
 from components.planning import make_cluster, model_of, plan
 from tasks.run import open_run
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from components.allocation.base import Anchors, Shape
+from components.allocation.anchors import Anchors
+from components.allocation.budget import Budget
 from components.allocation.prefixes import fall_back_to_roots
 
 
-def groups_in(shape: Shape) -> int:
-    """Flat groups of G bare rollouts that the whole budget pays for."""
-    return int(shape.units) // shape.group_size
+def groups_in(budget: Budget) -> int:
+    """Flat groups of G factual rollouts that the whole budget pays for."""
+    return int(budget.units) // budget.group_size
 
 
 def flat_groups(prompts: np.ndarray, pool_size: int, group_size: int) -> np.ndarray:
-    """`group_size` bare rollouts for each of `prompts`, none for the others; int64 (P,)."""
+    """`group_size` factual rollouts for each of `prompts`, none for the others; int64 (P,)."""
     counts_P = np.zeros(pool_size, dtype=np.int64)
     counts_P[prompts] = group_size
     return counts_P
@@ -25,26 +26,31 @@ def uniform_prompts(pool_size: int, number: int, rng: np.random.Generator) -> np
     return rng.choice(pool_size, size=min(number, pool_size), replace=False)
 
 
-def uniform_tree_roots(pool_size: int, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """M bare rollouts in groups of G/2 for uniformly drawn prompts, as TreePO has them; int64 (P,)."""
-    bare = max(1, shape.group_size // 2)
-    return flat_groups(uniform_prompts(pool_size, shape.root_units // bare, rng), pool_size, bare)
+def uniform_tree_roots(pool_size: int, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+    """M factual rollouts in groups of G/2 for uniformly drawn prompts, as TreePO has them; int64 (P,)."""
+    each = max(1, budget.group_size // 2)
+    return flat_groups(uniform_prompts(pool_size, budget.root_units // each, rng), pool_size, each)
 
 
-def uniform_prefixes(anchors: Anchors, bare_S: np.ndarray, shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """m_i N continuations for each tree, each from a uniformly drawn turn of its bare rollouts; int64 (A,).
+def uniform_prefixes(anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+    """m_i N continuations for each tree, each from a uniformly drawn turn of its factual rollouts; int64 (A,).
 
     Every pair (j, t) of Eq. 14 is equally likely, so a prefix that several rollouts share is drawn as often as they are
-    many. A tree without a prefix turns its budget into bare rollouts.
+    many. A tree without a prefix turns its budget into factual rollouts.
     """
-    budget_S = bare_S * shape.continuations
+    budget_S = factual_S * budget.continuations
     passes_A = np.where(anchors.is_prefix_A, np.maximum(anchors.successes_A + anchors.failures_A, 1), 0)
     counts_A = fall_back_to_roots(anchors, anchors.is_prefix_A, budget_S)
     order = np.argsort(anchors.tree_A, kind="stable")
     edges = np.concatenate([[0], np.cumsum(passes_A[order])])
-    weight_S = np.bincount(anchors.tree_A, weights=passes_A, minlength=len(bare_S)).astype(np.int64)
-    tree = np.repeat(np.arange(len(bare_S)), np.where(weight_S > 0, budget_S, 0))
+    weight_S = np.bincount(anchors.tree_A, weights=passes_A, minlength=len(factual_S)).astype(np.int64)
+    tree = np.repeat(np.arange(len(factual_S)), np.where(weight_S > 0, budget_S, 0))
     begin_S = np.cumsum(weight_S) - weight_S
     drawn = begin_S[tree] + rng.integers(0, weight_S[tree])
     anchor = order[np.searchsorted(edges, drawn, side="right") - 1]
     return counts_A + np.bincount(anchor, minlength=len(anchors))
+
+
+def nearest_to_half(rate_P: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
+    """The `number` prompts whose rate is nearest 0.5, nearest first; equally near ones in random order. int64."""
+    return np.lexsort((rng.random(len(rate_P)), np.abs(rate_P - 0.5)))[:number]

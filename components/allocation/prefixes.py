@@ -2,20 +2,21 @@
 
     maximise  sum_{j,t} V_pref(k_jt)   subject to   sum_{j,t} k_jt = m_i N
 
-V_pref is concave in k, so taking the largest marginal gains is optimal. Where the belief is a law, the factual
-outcomes below the prefix are evidence about V there, and V_pref is taken under the law given them (Bayes' rule): a
+V_pref is concave in k, so taking the largest marginal gains is optimal. Where the belief is a distribution, the
+factual outcomes below the prefix are evidence about V there, and V_pref is taken under the posterior (Bayes' rule): a
 prefix is chosen because its rollout failed, and that it failed says something about it. A point belief stays as it is,
 as in the paper. The budget is local on purpose: in a run, no prompt has to wait for the rollouts of another.
 
 A prefix is *open* where its factual rollouts agree: one that already has both outcomes below it has its contrast, and
-one without a scored rollout has no outcome to flip. A tree without an open prefix turns its budget into bare rollouts.
+one without a scored rollout has no outcome to flip. A tree without an open prefix turns its budget into factual rollouts.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from components.allocation.base import CONTINUATION_COST, ROOT_COST, Anchors
+from components.allocation.anchors import Anchors
+from components.allocation.budget import CONTINUATION_COST, ROOT_COST
 from components.allocation.threshold import Gain, spread, take_largest
 from components.allocation.utilities import prefix_gain
 
@@ -40,6 +41,11 @@ def plan_prefixes(anchors: Anchors, budget_S: np.ndarray, rng: np.random.Generat
         return prefix_gain(belief[rows], outcome_A[rows], item - 1)
 
     return take_by_gain(anchors, open_A, gain, budget_S, np.random.default_rng(0) if rng is None else rng)
+
+
+def plan_or_fall_back(anchors: Anchors, budget_S: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The optimum of Eq. 16 in each tree, or factual rollouts where a tree has no open prefix; int64 (A,)."""
+    return plan_prefixes(anchors, budget_S, rng) + fall_back_to_roots(anchors, is_open(anchors), budget_S)
 
 
 def take_by_gain(
@@ -70,7 +76,7 @@ def is_open(anchors: Anchors) -> np.ndarray:
 
 
 def fall_back_to_roots(anchors: Anchors, open_A: np.ndarray, budget_S: np.ndarray) -> np.ndarray:
-    """Bare rollouts for the trees without an open prefix, as many as their continuations would have cost; int64 (A,).
+    """Factual rollouts for the trees without an open prefix, as many as their continuations would have cost; int64 (A,).
 
     Args:
         anchors: Visited anchors; each tree's root is the anchor of turn 0.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.allocation.threshold import Gain, spread, take_largest
 from components.allocation.utilities import contrast, root_gain
 
@@ -27,7 +27,7 @@ def plan_roots(
     rng: np.random.Generator | None = None,
     weight_P: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Bare rollouts for each prompt of the pool: the exact optimum of Eq. 13, in expectation over the belief.
+    """Factual rollouts for each prompt of the pool: the exact optimum of Eq. 13, in expectation over the belief.
 
     Where no plan spends the budget exactly (a budget of 1, an odd one with a cap of 2, more than P * cap), the largest
     total that a plan can spend is spent; `budget - counts.sum()` is unspent. Prompts that gain nothing (v = 0 or 1)
@@ -35,7 +35,7 @@ def plan_roots(
 
     Args:
         belief: Chance of success of each prompt.
-        budget: M, bare rollouts to spend.
+        budget: M, factual rollouts to spend.
         cap: Most rollouts of one prompt, at least 2; None for no cap.
         rng: Decides among equally good prompts; without it a fixed generator does.
         weight_P: What a mixed group of each prompt is worth, non-negative; 1 without it. float64 (P,).

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.allocation.utilities import root_utility
 
 
@@ -16,7 +16,7 @@ def plan_roots_dp(belief: Belief, budget: int, cap: int | None = None) -> np.nda
 
     Args:
         belief: Chance of success of each prompt.
-        budget: M, bare rollouts to spend.
+        budget: M, factual rollouts to spend.
         cap: Most rollouts of one prompt, at least 2; None for no cap.
     """
     cap = budget if cap is None else min(cap, budget)

@@ -1,6 +1,6 @@
 """What a rollout is worth: the utilities of both stages, and their marginal gains.
 
-Root (Eq. 12): the chance that m bare rollouts of a prompt hold both outcomes,
+Root (Eq. 12): the chance that m factual rollouts of a prompt hold both outcomes,
 
     V_root(m; v) = 1 - v^m - (1-v)^m     for m >= 2, else 0.
 
@@ -8,7 +8,7 @@ Prefix (Eq. 15): the chance that one of k continuations flips the outcome of a f
 
     V_pref(k; v, r) = 1 - c^k,           c = v if r = 1, else 1 - v     (the chance of repeating r).
 
-Both are taken in expectation over the belief about v. A Beta law with mean mu and concentration c = alpha + beta has
+Both are taken in expectation over the belief about v. A Beta distribution with mean mu and concentration c = alpha + beta has
 
     E[v^m] = prod_{i<m} (alpha + i) / (c + i) = prod_{i<m} (mu + i s) / (1 + i s),     s = 1 / c,
 
@@ -21,14 +21,14 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 
 _PRODUCT_UP_TO = 32  # powers up to here by the product, beyond by its closed form
 _STIRLING_FROM = 1000.0  # arguments from here on by Stirling's series, below by gammaln: neither cancels
 
 
 def power_mean(mean: np.ndarray, concentration: np.ndarray, power: np.ndarray) -> np.ndarray:
-    """E[v^power] under Beta laws, elementwise; `concentration` inf means v = mean.
+    """E[v^power] under Beta distributions, elementwise; `concentration` inf means v = mean.
 
     Relative error is below about power * 1e-15.
 
@@ -58,7 +58,7 @@ def contrast(belief: Belief) -> np.ndarray:
 
 
 def root_utility(belief: Belief, count: np.ndarray) -> np.ndarray:
-    """E[V_root(count)] (Eq. 12), float64 (A,): the chance that `count` bare rollouts hold both outcomes."""
+    """E[V_root(count)] (Eq. 12), float64 (A,): the chance that `count` factual rollouts hold both outcomes."""
     count = np.asarray(count, dtype=np.int64)
     same = power_mean(belief.mean_A, belief.concentration_A, count)
     same += power_mean(1.0 - belief.mean_A, belief.concentration_A, count)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from components.config import Params
+from components.params.root import Params
 from components.planning.models import Model
+from components.policy.engines.transformers import TransformersParams
+from components.policy.engines.vllm import VllmParams
+from components.policy.trainers.deepspeed import DeepSpeedParams
+from components.predictor.base import FitParams
+from components.predictor.models.policy_features import PolicyFeaturesParams
 
 FP32, BF16 = 4, 2
 LOGITS_UPDATE = 12  # bytes per logit while a token is learned: scaled logits, log-softmax and its gradient, fp32
@@ -37,20 +42,22 @@ class Placement:
     @classmethod
     def of(cls, params: Params) -> Placement:
         engine, update = params.engine, params.update
-        on_vllm = engine.name == "vllm"
-        elsewhere = not isinstance(engine.servers, int)  # servers that others started take no memory here
-        count = len(engine.servers) if not isinstance(engine.servers, int) else max(1, engine.servers)
+        own = isinstance(engine, VllmParams) and isinstance(engine.servers, int)  # others' servers take no memory here
+        zero = update if isinstance(update, DeepSpeedParams) else DeepSpeedParams()
+        servers = 1
+        if isinstance(engine, VllmParams):
+            servers = len(engine.servers) if not isinstance(engine.servers, int) else max(1, engine.servers)
         return cls(
-            servers=count if on_vllm else 1,
-            tensor_parallel=engine.tensor_parallel if on_vllm else 1,
-            held_share=engine.gpu_memory if on_vllm and not elsewhere else 0.0,
-            processes=update.processes,
-            zero_stage=update.zero_stage,
-            offload=update.offload,
+            servers=servers,
+            tensor_parallel=engine.tensor_parallel if isinstance(engine, VllmParams) else 1,
+            held_share=engine.gpu_memory if isinstance(engine, VllmParams) and own else 0.0,
+            processes=zero.processes,
+            zero_stage=zero.zero_stage,
+            offload=zero.offload,
             checkpointing=update.gradient_checkpointing,
             mixed=update.dtype == "bf16",
-            lora_rank=update.lora.rank,
-            packed=getattr(update, "packing", "flat") != "flat",
+            lora_rank=update.lora.rank if update.lora else 0,
+            packed=update.packing != "flat",
         )
 
 
@@ -58,11 +65,12 @@ def sampling(params: Params, model: Model, place: Placement, prompt: float) -> P
     """Memory of generation, expansion and evaluation. vLLM pages its cache, so it must hold one rollout at least."""
     rows = params.engine.batch_size
     tokens = rows * params.engine.max_tokens
-    if params.engine.name == "vllm":
+    if isinstance(params.engine, VllmParams):
         wide = FP32 if params.engine.dtype == "float32" else BF16
         cache = model.cache_bytes(wide) / place.tensor_parallel
         return {"weights": wide * model.parameters / place.tensor_parallel, "kv cache": tokens * cache}
-    bound = 1e9 * getattr(params.engine, "cache_gb", float("inf"))
+    assert isinstance(params.engine, TransformersParams)
+    bound = 1e9 * params.engine.cache_gb
     return {
         "weights": FP32 * model.parameters,
         "kv cache": 2.0 * min(tokens * model.cache_bytes(FP32), bound),  # this call's, and what earlier ones left
@@ -78,8 +86,7 @@ def update(params: Params, model: Model, place: Placement, leaves: int) -> Parts
     trained = trained_parameters(model, place.lora_rank)
     master = FP32 if place.zero_stage >= 1 else 0  # ZeRO keeps fp32 weights of its own beside the module's
     longest = params.engine.max_tokens
-    packed = getattr(params.update, "packed_tokens", 0) if place.packed else 0
-    tokens = min(max(packed or params.update.micro_batch_tokens, longest), leaves * longest)
+    tokens = min(max(params.update.micro_batch_tokens, longest), leaves * longest)
     parts = {
         "weights": FP32 * model.parameters / parted[2],
         "gradients": FP32 * trained / parted[1],
@@ -107,7 +114,7 @@ def scoring(params: Params, policy: Model, predictor: Model | None, rows: int) -
     if predictor is not None:
         inner = FP32 * tokens * (3 * predictor.intermediate + 4 * predictor.hidden)
         return {"weights": FP32 * predictor.parameters, "activations": inner}
-    if params.predictor.name not in FEATURE_KINDS:
+    if not isinstance(params.predictor, PolicyFeaturesParams):
         return {}
     states = 2 * (policy.layers + 1) * policy.hidden  # of every layer, and the same side by side
     return {
@@ -121,10 +128,11 @@ def refit(params: Params, policy: Model, predictor: Model | None, rows: int) -> 
     longest = params.engine.max_tokens
     if predictor is None:
         parts = scoring(params, policy, None, rows)
-        if parts:
+        if isinstance(params.predictor, PolicyFeaturesParams):
             head = params.predictor.members * params.predictor.hidden * 2 * (policy.layers + 1) * policy.hidden
             parts["head"] = 5.0 * FP32 * head  # weights, what a member sees of them, gradients, two moments
         return parts
+    assert isinstance(params.predictor, FitParams)
     tokens = min(params.predictor.batch_size, rows) * longest
     return {
         "weights": FP32 * predictor.parameters,
@@ -132,9 +140,6 @@ def refit(params: Params, policy: Model, predictor: Model | None, rows: int) -> 
         "optimiser": 2.0 * FP32 * predictor.parameters,
         "activations": tokens * predictor.activation_bytes(False, False),
     }
-
-
-FEATURE_KINDS = ("policy-features", "mixture")  # predictors that read the policy's own hidden states
 
 
 def trained_parameters(model: Model, lora_rank: int) -> int:

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.config import PolicyParams
 from components.errors import UserError
+from components.policy.base import PolicyParams
 
 KINDS = ("qwen3", "qwen2", "llama", "mistral")
 

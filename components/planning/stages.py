@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from components.config import Params
+from components.allocation.arms import ARMS
+from components.params.root import Params
 from components.planning import memory
 from components.planning.hardware import Cluster
 from components.planning.memory import Parts, Placement
 from components.planning.models import Model
+from components.policy.engines.vllm import VllmParams
+from components.policy.trainers.deepspeed import DeepSpeedParams
+from components.predictor.base import FitParams
+from components.predictor.models.policy_features import PolicyFeaturesParams
 
 # Assumed share of the peak (model FLOP utilisation; Chowdhery et al. 2022, arXiv 2204.02311, section 4.1). Learning:
 # Llama 3 reports 38 to 43 % on H100s (Grattafiori et al. 2024, arXiv 2407.21783, Table 4); long, uneven rollouts get
@@ -22,10 +27,6 @@ VERIFICATIONS = (
 )
 WRITING = 1e9  # bytes a second to disk
 FOREST_BYTES = 17.0  # per tree token, all Parquet files of an iteration together; the default run had 16.1 to 18.2
-
-# Arms that spend a part of their budget on continuations; the others buy whole rollouts alone.
-BRANCHING = {"trace", "trace-root", "trace-prefix", "trace-unified", "trace-unified-tokens", "treepo", "entropy-tree"}
-BRANCHING |= {"infotree"}
 
 # What to change if a part does not fit, by stage and part; the first key that exists decides the advice.
 ADVICE = {
@@ -72,7 +73,7 @@ class Plan:
 
     Attributes:
         stages: In the order of an iteration.
-        rollouts: Bare rollouts and continuations of an iteration.
+        rollouts: Factual rollouts and continuations of an iteration.
         rollout_tokens: Assumed mean length of a whole rollout.
         tree_tokens: Tokens of an iteration's forest, shared prefixes counted once.
         path_tokens: The same along every path, as flat rows.
@@ -99,10 +100,10 @@ class Plan:
 
 
 def rollouts_of(params: Params) -> tuple[int, int]:
-    """Bare rollouts and continuations of an iteration that spends its whole budget."""
-    shape = params.allocation.shape
-    branches = params.allocation.arm in BRANCHING
-    return (shape.root_units, shape.root_units * shape.continuations) if branches else (int(shape.units), 0)
+    """Factual rollouts and continuations of an iteration that spends its whole budget."""
+    budget = params.allocation.budget
+    branches = ARMS[params.allocation.arm].branches
+    return (budget.root_units, budget.root_units * budget.continuations) if branches else (int(budget.units), 0)
 
 
 def plan(
@@ -121,10 +122,13 @@ def plan(
     """
     place = Placement.of(params)
     length = rollout_tokens if rollout_tokens is not None else params.engine.max_tokens / 2
-    bare, further = rollouts_of(params)
-    leaves, prompt = bare + further, memory.PROMPT * length
-    tree, paths = (bare + further / 2) * length, leaves * length  # a continuation starts half-way in the mean, App. E.5
-    reader = predictor or (policy if params.predictor.name in memory.FEATURE_KINDS else None)
+    factual, further = rollouts_of(params)
+    leaves, prompt = factual + further, memory.PROMPT * length
+    tree, paths = (
+        (factual + further / 2) * length,
+        leaves * length,
+    )  # a continuation starts half-way in the mean, App. E.5
+    reader = predictor or (policy if isinstance(params.predictor, PolicyFeaturesParams) else None)
     pool = params.allocation.pool
     sampling = memory.sampling(params, policy, place, prompt)
     rollout = sampling["kv cache"] / params.engine.batch_size
@@ -145,7 +149,8 @@ def plan(
 
     held_out = params.environment.val_prompts * params.evaluation.samples * length / params.evaluation.every
     kept = tree * (1 + params.predictor.replay)
-    fitted = params.predictor.steps * params.predictor.batch_size * length / 2
+    fit = params.predictor if isinstance(params.predictor, FitParams) else FitParams()
+    fitted = fit.steps * fit.batch_size * length / 2
     learning = (fitted, 3 * read(fitted, length / 2)) if predictor else (kept if reader else 0.0, read(kept, length))
     passes = params.update.epochs * (4 if place.checkpointing else 3)  # backward costs two forward passes
     learned = params.update.epochs * (tree if place.packed else paths)
@@ -154,9 +159,9 @@ def plan(
         stage("evaluation", sampling, workers, held_out, sampled(held_out), "sample"),
         stage("scoring", memory.scoring(params, policy, predictor, pool), 1, pool * prompt,
               read(pool * prompt, prompt), "predict"),
-        stage("generation", sampling, workers, bare * length, sampled(bare * length), "sample"),
+        stage("generation", sampling, workers, factual * length, sampled(factual * length), "sample"),
         stage("expansion", sampling, workers, further * length / 2,
-              sampled(further * length / 2) + read(bare * length, length), "sample"),
+              sampled(further * length / 2) + read(factual * length, length), "sample"),
         Stage("verification", {}, 0, 0.0, 0.0, leaves / VERIFICATIONS),
         stage("refit", memory.refit(params, policy, predictor, leaves), 1, *learning, "predict"),
         stage("update", memory.update(params, policy, place, leaves), learners, learned,
@@ -169,7 +174,7 @@ def plan(
         "forests": params.run.iterations * tree * FOREST_BYTES,
     }
     problems, notes = _fit(params, stages, place, cluster, rollout)
-    return Plan(stages, (bare, further), length, tree, paths, params.run.iterations, disk, problems, notes)
+    return Plan(stages, (factual, further), length, tree, paths, params.run.iterations, disk, problems, notes)
 
 
 def _fit(
@@ -185,10 +190,8 @@ def _fit(
     ):
         if wanted > cluster.devices and not cluster.is_cpu:
             problems.append(f"{name} = {wanted} is more than the GPUs, of which there are {cluster.devices}")
-    if not cluster.is_cpu and params.engine.name != "vllm":
-        notes.append(
-            "engine.name: transformers and update.trainer: torch compute on the CPU; GPUs need vllm, deepspeed"
-        )
+    if not cluster.is_cpu and not isinstance(params.engine, VllmParams):
+        notes.append("engine.name: transformers and update.name: torch compute on the CPU; GPUs need vllm, deepspeed")
     held = place.held_share * cluster.memory
     for stage in stages:
         on_host = stage.devices == 0 and not cluster.is_cpu
@@ -198,7 +201,7 @@ def _fit(
             "verification",
         ):  # as generation; or no memory to speak of
             continue
-        if stage.name == "generation" and params.engine.name == "vllm":
+        if stage.name == "generation" and isinstance(params.engine, VllmParams):
             room = (held or cluster.memory) - stage.memory["weights"]
             if room < rollout:
                 problems.append(
@@ -227,7 +230,7 @@ def _fit(
 def _advice(params: Params, stage: str, part: str) -> str:
     """Keys that make a part smaller."""
     if stage in ("scoring", "refit") and part != "hidden states":
-        alone = params.predictor.batch_size == 1
+        alone = isinstance(params.predictor, FitParams) and params.predictor.batch_size == 1
         return "predictor.batch_size" if stage == "refit" and not alone else "engine.max_tokens or predictor.path"
     if stage == "generation":
         return {"weights": "policy.path, or engine.name to vllm"}.get(part, "engine.batch_size")
@@ -235,8 +238,8 @@ def _advice(params: Params, stage: str, part: str) -> str:
         return "update.gradient_checkpointing"
     if part in ("activations", "logits") and params.update.micro_batch_tokens <= params.engine.max_tokens:
         return "engine.max_tokens (a path is never cut in the update)"
-    if part in ("weights", "gradients", "optimiser") and params.update.trainer == "torch":
-        return "update.trainer to deepspeed, which parts them among GPUs"
+    if part in ("weights", "gradients", "optimiser") and not isinstance(params.update, DeepSpeedParams):
+        return "update.name to deepspeed, which parts them among GPUs"
     return ADVICE[part]
 
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.utils import logging as transformers_logging
 
 from components.errors import UserError
-from components.policy import attention
+from components.policy.engines.transformers import attention
 from components.storage import content_hash
 
 transformers_logging.disable_progress_bar()  # weights are loaded several times a run

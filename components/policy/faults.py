@@ -8,8 +8,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from components.environments import Transition
-from components.policy.base import Completion
+from components.environments.base import Transition
+from components.policy.engines.base import Completion
 from components.tree.schema import Node, Status, StopReason
 
 
@@ -55,5 +55,5 @@ def failed(node: Node, error: Exception) -> Node:
     """The node as a leaf whose rollout has no reward, and is no wrong answer."""
     node.stop_reason = StopReason.TOOL_ERROR
     node.status = Status.TIMEOUT if isinstance(error, TimeoutError) else Status.ERROR
-    node.observation = text(f"{type(error).__name__}: {error}"[:2000])
+    node.error = text(f"{type(error).__name__}: {error}"[:2000])
     return node

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from components.config import EngineParams
-from components.environments import Environment, Prompt, replay
+from components.environments.base import Environment, Prompt, replay
 from components.errors import UserError
 from components.policy import loop
-from components.policy.base import AsyncEngine, Completion, Engine, Request
+from components.policy.engines.base import AsyncEngine, Completion, Engine, EngineParams, Request
 from components.policy.faults import checked, copy_of, failed, fault_of
-from components.policy.renderer import Renderer
+from components.seeds import derive_seed
 from components.tree.schema import Node, Origin, Status, StopReason
 from components.workers.pool import PerProcess
+
+if TYPE_CHECKING:
+    from components.policy.renderer import Renderer
 
 TOOLS = 64  # environment steps at the same time, in threads
 _tools = PerProcess(lambda: ThreadPoolExecutor(TOOLS, "environment"))
@@ -107,7 +108,7 @@ class Sampler:
         else:
             for begin in range(0, len(starts), self.engine.batch_size):
                 self._sample_batch(starts[begin : begin + self.engine.batch_size], chains[begin:], progress)
-        faults = [chain[-1].observation for chain in chains if chain[-1].status != Status.OK]
+        faults = [chain[-1].error for chain in chains if chain[-1].status != Status.OK]
         if faults:
             logger.warning("%d of %d rollouts ended in a fault; the first: %s", len(faults), len(starts), faults[0])
         nodes: list[Node] = []
@@ -158,11 +159,10 @@ class Sampler:
         return Request(ids, derive_seed(start.seed, start.turn + number), limit, start.tree_id)
 
     def _at_once(self, turns: Sequence[Callable[[], T]]) -> list[T]:
-        """What the turns return, in order; as many at a time as the environment can take (its attribute `parallel`)."""
-        parallel = getattr(self.environment, "parallel", 1)
-        if parallel == 1:
+        """What the turns return, in order; as many at a time as the environment can take."""
+        if self.environment.parallel_steps == 1:
             return [turn() for turn in turns]
-        with ThreadPoolExecutor(parallel) as threads:
+        with ThreadPoolExecutor(self.environment.parallel_steps) as threads:
             return [done.result() for done in [threads.submit(turn) for turn in turns]]
 
     def _take_turn(
@@ -199,7 +199,8 @@ class Sampler:
         except Exception as error:  # a fault of the environment concerns this rollout alone, and is no wrong answer
             return failed(node, error), state
         if transition.done:
-            node.stop_reason, node.observation = transition.stop_reason, transition.answer
+            node.stop_reason = transition.stop_reason
+            node.answer = transition.answer if transition.stop_reason == StopReason.ANSWERED else None
             return node, transition.state
         ids = list(self.renderer.observation_ids(transition.observation or "", transition.role))
         node.observation = transition.observation
@@ -219,9 +220,3 @@ class Sampler:
             )
         self._is_pure = self._is_pure or not getattr(transition, "done", True)
         return transition
-
-
-def derive_seed(*parts: int | str) -> int:
-    """A non-negative 63-bit seed from (run seed, iteration, anchor, sibling, …)."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

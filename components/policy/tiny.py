@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from components.config import PolicyParams
+from components.policy.base import PolicyParams
 
 transformers_logging.disable_progress_bar()  # a checkpoint of this size needs none
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from components.config import PolicyParams
-from components.datasets.builtin import BUILTIN
-from components.environments.base import Chat, Prompt
+from components.environments.base import Environment, Prompt
+from components.environments.generated import GeneratedEnvironment
 from components.errors import UserError
+from components.policy.base import PolicyParams
 from components.policy.checkpoint import save_model
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model, build_tokenizer
@@ -23,26 +23,30 @@ logger = logging.getLogger("trace")
 
 
 def warm_up(
-    settings: PolicyParams, task: str, root: Path, progress: Callable[[int, int], None] = lambda done, of: None
+    settings: PolicyParams,
+    environment: GeneratedEnvironment,
+    root: Path,
+    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Path:
     """Trains the tiny policy, or finds it in the cache.
 
     Args:
         settings: Size and recipe.
-        task: Name of a built-in task.
+        environment: The task.
         root: Folder of all warmed-up policies.
         progress: Called with the steps done and their number.
 
     Returns:
         Folder with the checkpoint in Hugging Face form.
     """
+    recipe = settings.warmup
+    task = environment.name
     folder = root / task / value_hash({"task": task, **settings.model_dump(exclude={"path"})})[:12]
     if folder.exists():
         if _is_whole(folder):
             return folder
         logger.warning("%s is damaged; the policy is warmed up anew", folder)
-    recipe, builtin = settings.warmup, BUILTIN[task]
-    tokenizer = build_tokenizer(builtin.vocabulary())
+    tokenizer = build_tokenizer(environment.vocabulary())
     renderer = Renderer(tokenizer)
     model = build_model(settings, tokenizer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=0.01)
@@ -50,8 +54,8 @@ def warm_up(
         optimizer, lambda step: min(1.0, (step + 1) / 20, (recipe.steps - step) / (0.5 * recipe.steps))
     )
     rng = np.random.default_rng(recipe.seed)
-    stream = builtin.generate(rng, recipe.hops, builtin.zipf_weights(recipe.zipf))
-    examples = [demonstrate(next(stream), builtin.solve, renderer) for _ in range(recipe.steps * recipe.batch_size)]
+    stream = environment.generate(rng, recipe.hops, recipe.zipf)
+    examples = [demonstrate(environment, next(stream), renderer) for _ in range(recipe.steps * recipe.batch_size)]
     examples.sort(key=lambda example: len(example[0]))  # batches of equal length need no padding; their order is random
     for step, batch in enumerate(rng.permutation(recipe.steps)):
         ids, labels = _batch(examples[batch * recipe.batch_size : (batch + 1) * recipe.batch_size])
@@ -76,17 +80,18 @@ def _is_whole(folder: Path) -> bool:
         return False
 
 
-def demonstrate(
-    prompt: Prompt, solve: Callable[[Prompt], list[tuple[str, str | None]]], renderer: Renderer
-) -> tuple[list[int], list[bool]]:
+def demonstrate(environment: Environment, prompt: Prompt, renderer: Renderer) -> tuple[list[int], list[bool]]:
     """Token ids of the gold path, and which of them the policy would have to sample."""
-    ids = renderer.prompt_ids(Chat((("user", prompt.question),)))
+    ids = renderer.prompt_ids(environment.chat(prompt))
     is_action = [False] * len(ids)
-    for action, observation in solve(prompt):
+    state = environment.reset(prompt)
+    for action in environment.solve(prompt):
+        transition = environment.step(state, action)
         turn = [*renderer.tokenizer(action, add_special_tokens=False)["input_ids"], renderer.eos_id]
-        seen = [] if observation is None else renderer.observation_ids(observation)
+        seen = [] if transition.observation is None else renderer.observation_ids(transition.observation)
         ids += [*turn, *seen]
         is_action += [True] * len(turn) + [False] * len(seen)
+        state = transition.state
     return ids, is_action
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.environments.base import Prompt
 from components.errors import UserError
+from components.params.base import Count, Float, NonNegative, Positive, PositiveInt, Section, Width
+from components.registry import Plugin
 from components.tree.forest import Forest
+
+if TYPE_CHECKING:
+    from components.policy.rollout import Sampler
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,46 @@ class Prefix:
         return cls(prompt, token_ids, [False] * len(token_ids), [float("nan")] * len(token_ids))
 
 
-class Predictor(Protocol):
+class PredictorParams(Section):
+    """Who estimates the chance of success."""
+
+    name: str = Field("", description="Registered predictor.")
+    replay: Count = Field(4, description="Earlier iterations whose labels are used again.")
+
+
+class FitParams(PredictorParams):
+    """Who estimates the chance of success: a network that is fitted after each iteration."""
+
+    hidden: Width = Field(32, description="Hidden units.")
+    steps: PositiveInt = Field(60, description="Optimiser steps of one refit.")
+    batch_size: PositiveInt = Field(256, description="Prefixes per optimiser step.")
+    learning_rate: Positive = Field(3e-3, description="Learning rate of AdamW.")
+    weight_decay: NonNegative = Field(0.3, description="Weight decay of AdamW.")
+    root_weight: Annotated[Float, Field(gt=0, le=1e6)] = Field(
+        3.0, description="Weight of a rollout's label at a root; 1 at a prefix."
+    )
+
+
+class Predictor(Plugin):
     """Estimates V at prefixes."""
+
+    Params: ClassVar[type[PredictorParams]] = PredictorParams
+
+    @classmethod
+    def make(cls, params: Any, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+        """The predictor.
+
+        Args:
+            params: Its section of the parameters.
+            policy: Checkpoint that samples in this iteration.
+            sampler: Makes a sampler of that policy, for a predictor that samples.
+            seed: Of the run.
+        """
+        return cls(params, policy)  # type: ignore[call-arg]
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
         """What is believed of V at each prefix, in the order given."""
+        raise NotImplementedError
 
     def fit(
         self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
@@ -56,12 +97,15 @@ class Predictor(Protocol):
 
         The first `new` prefixes are those of the newest iteration; the others were there in earlier fits.
         """
+        raise NotImplementedError
 
     def save(self, path: Path) -> None:
         """Writes the state to a folder."""
+        raise NotImplementedError
 
     def load(self, path: Path) -> None:
         """Reads the state from a folder; raises `UserError` if it is missing or damaged."""
+        raise NotImplementedError
 
 
 def believe(predictor: Predictor, prefixes: Sequence[Prefix]) -> Belief:

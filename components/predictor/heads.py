@@ -1,6 +1,6 @@
-"""From features to a law of V: an ensemble of small networks that answer with Beta laws.
+"""From features to a distribution of V: an ensemble of small networks that answer with Beta distributions.
 
-A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta law
+A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta distribution
 that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial likelihood of k
 successes among n rollouts, so a label counts as much as its rollouts.
 """
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.errors import UserError
 
 MAX_CONCENTRATION = 200.0
@@ -50,19 +50,19 @@ class BetaEnsemble(nn.Module):
         self.outer_bias = nn.Parameter(torch.zeros(members, 1, 2))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and concentration of each member's Beta law, both (E, N), from features (N, F)."""
+        """Mean and concentration of each member's Beta distribution, both (E, N), from features (N, F)."""
         hidden = nn.functional.gelu(features @ (self.inner * self.seen) + self.inner_bias)
         return mean_and_concentration(hidden @ self.outer + self.outer_bias)
 
 
 def mean_and_concentration(output: Tensor) -> tuple[Tensor, Tensor]:
-    """Reads two outputs (..., 2) as a Beta law: logit of its mean, log of half its concentration."""
+    """Reads two outputs (..., 2) as a Beta distribution: logit of its mean, log of half its concentration."""
     concentration = (2.0 * output[..., 1].clamp(-4, 6).exp()).clamp(max=MAX_CONCENTRATION)
     return torch.sigmoid(output[..., 0]).clamp(1e-4, 1 - 1e-4), concentration
 
 
 def beta_binomial_nll(mean: Tensor, concentration: Tensor, successes: Tensor, trials: Tensor) -> Tensor:
-    """Negative log-likelihood of k successes among n under Beta laws, without the constant binomial coefficient."""
+    """Negative log-likelihood of k successes among n under Beta distributions, without the constant binomial coefficient."""
     alpha, beta = mean * concentration, (1 - mean) * concentration
 
     def log_beta(a: Tensor, b: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def beta_binomial_nll(mean: Tensor, concentration: Tensor, successes: Tensor, tr
 
 
 def mixture_belief(mean: Tensor, concentration: Tensor) -> Belief:
-    """The Beta law with mean and variance of the equal mixture of E laws, from (E, N).
+    """The Beta distribution with mean and variance of the equal mixture of E distributions, from (E, N).
 
     Its variance is the mean of the variances plus the variance of the means: what the members disagree about is not
     known. Where a number is NaN, the belief is that of one who knows nothing, and a warning says so.
@@ -103,7 +103,7 @@ def fit_head(
     weight_decay: float,
     seed: int,
 ) -> float:
-    """Maximises the beta-binomial likelihood; returns the mean loss per rollout over the last ten steps (`settle`).
+    """Maximises the beta-binomial likelihood; returns the mean loss per rollout over the last ten steps (`finish_fit`).
 
     Args:
         features: (N, F).
@@ -121,7 +121,7 @@ def fit_head(
         loss.sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(float(loss.detach().mean()))
-    return settle(head, before, losses)
+    return finish_fit(head, before, losses)
 
 
 def snapshot(module: nn.Module) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
     return {name: weight.clone() for name, weight in module.state_dict().items()}
 
 
-def settle(module: nn.Module, before: dict[str, Tensor], losses: Sequence[float]) -> float:
+def finish_fit(module: nn.Module, before: dict[str, Tensor], losses: Sequence[float]) -> float:
     """The mean of the last ten losses. A fit that diverged is undone, with a warning, and its loss is NaN.
 
     The predictor only says where rollouts go: a run of days must not end by it.

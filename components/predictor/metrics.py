@@ -1,6 +1,6 @@
 """How good predictions were, on rollouts that the predictor had not been fitted on.
 
-The predictions that steered an iteration are compared with what was then sampled below them. Bare rollouts are fresh
+The predictions that steered an iteration are compared with what was then sampled below them. Factual rollouts are fresh
 samples of V at their root and at every prefix that they visit. Extra root rollouts and continuations are not pooled
 with them, since outcomes decided where they start; a continuation is a fresh sample at its own anchor, judged apart.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import spearmanr
 
-from components.tree.anchors import SUCCESS, is_bare, merged_prefixes
+from components.tree.anchors import SUCCESS, from_stage_1, merged_prefixes
 from components.tree.forest import Forest
 
 DEPTHS = ((1, 1), (2, 2), (3, 3), (4, 7), (8, 10**9))  # turns, both ends included
@@ -41,14 +41,14 @@ def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[s
         continuations, over the anchors that got some; they were chosen for their prediction, so its range is narrow.
         NaN where a number is not defined.
     """
-    bare, continued = _bare_outcomes(forest), _continued_outcomes(forest)
+    factual, continued = _factual_outcomes(forest), _continued_outcomes(forest)
     groups = {
-        "root": {a: rs for a, rs in bare.items() if forest.turn_N[a] == 0},
-        "prefix": {a: rs for a, rs in bare.items() if forest.turn_N[a] > 0},
+        "root": {a: rs for a, rs in factual.items() if forest.turn_N[a] == 0},
+        "prefix": {a: rs for a, rs in factual.items() if forest.turn_N[a] > 0},
     }
     for low, high in DEPTHS:
         label = f"depth_{low}" if low == high else f"depth_{low}_{high}" if high < 10**9 else f"depth_{low}_up"
-        group = {a: rs for a, rs in bare.items() if low <= forest.turn_N[a] <= high}
+        group = {a: rs for a, rs in factual.items() if low <= forest.turn_N[a] <= high}
         if group:
             groups[label] = group
     metrics: dict[str, float] = {}
@@ -59,21 +59,21 @@ def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[s
         metrics[f"brier_{name}"] = brier
         metrics[f"skill_{name}"] = _skill(brier, _mean((rate - reward) ** 2))
         metrics[f"ece_{name}"] = expected_calibration_error(v_hat, reward)
-    metrics["brier"] = _mean(np.subtract(*_pairs(forest, bare)) ** 2)
+    metrics["brier"] = _mean(np.subtract(*_pairs(forest, factual)) ** 2)
     metrics["skill_running_mean"] = _skill(metrics["brier_root"], _running_mean_brier(forest, groups["root"], earlier))
     metrics["spearman_continued"] = _rank_correlation(forest, continued)
     return metrics
 
 
 def judgements(forest: Forest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every scored bare rollout, once for each visited anchor that it passed.
+    """Every scored factual rollout, once for each visited anchor that it passed.
 
     Returns:
         turn_R: Turns before the anchor, 0 at roots; int64.
         v_hat_R: What was predicted there before anything was sampled below; float64.
         reward_R: Whether the rollout succeeded, 1 or 0; float64.
     """
-    outcomes = {a: rs for a, rs in _bare_outcomes(forest).items() if forest.nodes[a].v_hat is not None}
+    outcomes = {a: rs for a, rs in _factual_outcomes(forest).items() if forest.nodes[a].v_hat is not None}
     turns = [int(forest.turn_N[a]) for a, rs in outcomes.items() for _ in rs]
     return np.array(turns, dtype=np.int64), *_pairs(forest, outcomes)
 
@@ -94,12 +94,12 @@ def expected_calibration_error(v_hat: np.ndarray, reward: np.ndarray) -> float:
     return sum(count * abs(predicted - seen) for predicted, seen, count in reliability(v_hat, reward)) / len(v_hat)
 
 
-def _bare_outcomes(forest: Forest) -> Outcomes:
-    """Successes (1) and failures (0) of the scored bare rollouts through each anchor; equal prefixes are one."""
+def _factual_outcomes(forest: Forest) -> Outcomes:
+    """Successes (1) and failures (0) of the scored factual rollouts through each anchor; equal prefixes are one."""
     first_N = merged_prefixes(forest)
     outcomes: Outcomes = {}
     for leaf in forest.scored_L.tolist():
-        if is_bare(forest, leaf):
+        if from_stage_1(forest, leaf):
             for row in forest.path(leaf)[:-1]:
                 outcomes.setdefault(int(first_N[row]), []).append(float(forest.reward_N[leaf] > SUCCESS))
     return outcomes
@@ -129,10 +129,10 @@ def _rank_correlation(forest: Forest, outcomes: Outcomes) -> float:
 
 
 def _running_mean_brier(forest: Forest, roots: Outcomes, earlier: Sequence[Forest]) -> float:
-    """Squared error per rollout of the mean of the prompt's earlier bare rollouts."""
+    """Squared error per rollout of the mean of the prompt's earlier factual rollouts."""
     seen: dict[str, list[float]] = {}
     for old in earlier:
-        for anchor, rewards in _bare_outcomes(old).items():
+        for anchor, rewards in _factual_outcomes(old).items():
             if old.turn_N[anchor] == 0:
                 seen.setdefault(old.nodes[anchor].prompt_id, []).extend(rewards)
     rate = _mean(np.array([r for rs in roots.values() for r in rs]))

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from components.allocation.base import Belief
-from components.config import PredictorParams
+from components.allocation.anchors import Belief
 from components.policy.checkpoint import shared_model
-from components.predictor.base import Prefix
+from components.predictor.base import Predictor, Prefix
 from components.predictor.heads import BetaEnsemble, fit_head, load_state, mixture_belief, save_state
+from components.predictor.models.policy_features import PolicyFeaturesParams
 from components.predictor.shared import Pass, read
 
 WORD_COLUMNS = 256
@@ -35,7 +35,7 @@ CONFIDENCE_COLUMNS = 5
 SHORT_PROMPT = 16
 
 
-class PolicyFeatures:
+class PolicyFeatures(Predictor):
     """See the module's text. Implements `components.predictor.base.Predictor`.
 
     Args:
@@ -43,7 +43,7 @@ class PolicyFeatures:
         policy: Checkpoint whose hidden states are features.
     """
 
-    def __init__(self, settings: PredictorParams, policy: Path) -> None:
+    def __init__(self, settings: PolicyFeaturesParams, policy: Path) -> None:
         self.settings = settings
         self.model: Any = shared_model(policy)
         config = self.model.config

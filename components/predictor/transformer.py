@@ -2,7 +2,7 @@
 
 `encoder` starts from nothing and is small; `backbone` starts from any Hugging Face checkpoint that shares the policy's
 vocabulary (a Qwen3-0.6B critic for a Qwen3-8B policy, as in the paper), or from the policy itself. Both are causal, so
-all prefixes of a rollout are read off one pass, and both answer with a Beta law (`components.predictor.heads`).
+all prefixes of a rollout are read off one pass, and both answer with a Beta distribution (`components.predictor.heads`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
 
-from components.allocation.base import Belief
-from components.config import PredictorParams
+from components.allocation.anchors import Belief
 from components.errors import UserError
 from components.policy.checkpoint import load_model, load_tokenizer
-from components.predictor.base import Prefix
+from components.predictor.base import Predictor, Prefix
 from components.predictor.heads import (
     beta_binomial_nll,
+    finish_fit,
     load_state,
     mean_and_concentration,
     mixture_belief,
     save_state,
-    settle,
     snapshot,
 )
 from components.predictor.shared import read
@@ -50,10 +49,10 @@ class _Network(nn.Module):
         return output
 
 
-class Encoder:
+class Encoder(Predictor):
     """A small transformer from scratch. Implements `components.predictor.base.Predictor`."""
 
-    def __init__(self, settings: PredictorParams, policy: Path) -> None:
+    def __init__(self, settings: Any, policy: Path) -> None:
         self.settings = settings
         with torch.random.fork_rng():  # the same first weights for every run, and no one else's draws disturbed
             torch.manual_seed(0)
@@ -101,7 +100,7 @@ class Encoder:
             nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
             optimizer.step()
             losses.append(float(loss.detach()))
-        return {"fit_loss": settle(self.network, before, losses), "fit_prefixes": float(len(prefixes))}
+        return {"fit_loss": finish_fit(self.network, before, losses), "fit_prefixes": float(len(prefixes))}
 
     def _read(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
         """Mean and concentration at the end of each prefix, both (N,)."""

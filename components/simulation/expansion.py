@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import gammaln
 
-from components.allocation.base import CONTINUATION_COST, ROOT_COST, Allocator, Anchors, Belief, Shape
+from components.allocation.anchors import Anchors, Belief
+from components.allocation.arm import Arm
+from components.allocation.budget import CONTINUATION_COST, ROOT_COST, Budget
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 
@@ -30,8 +32,8 @@ class Tally:
 
 
 def expand(
-    arm: Allocator,
-    shape: Shape,
+    arm: Arm,
+    budget: Budget,
     root_belief: Belief,
     tree_R: np.ndarray,
     value_RT: np.ndarray,
@@ -46,30 +48,30 @@ def expand(
 
     Args:
         root_belief: What stage 1 believed of each tree's prompt.
-        tree_R: Tree of each bare rollout, from 0 on.
-        value_RT: V_0, ..., V_{T-1} and the reward of each bare rollout; float64 (R, T + 1).
+        tree_R: Tree of each factual rollout, from 0 on.
+        value_RT: V_0, ..., V_{T-1} and the reward of each factual rollout; float64 (R, T + 1).
         rounds: Parts in which the continuations are planned, each knowing the outcomes of those before.
     """
     trees, turns = len(root_belief), population.turns
-    bare_S = np.bincount(tree_R, minlength=trees)
+    factual_S = np.bincount(tree_R, minlength=trees)
     passed_S = np.bincount(tree_R, weights=value_RT[:, -1], minlength=trees).astype(np.int64)
-    anchors, value_A = _anchors(root_belief, tree_R, value_RT, bare_S, passed_S, population, predictor, rng)
+    anchors, value_A = _anchors(root_belief, tree_R, value_RT, factual_S, passed_S, population, predictor, rng)
     counts_A, success_A, seen = np.zeros(len(anchors), dtype=np.int64), np.zeros(len(anchors), dtype=np.int64), anchors
-    for size in np.diff(np.arange(rounds + 1) * shape.continuations // rounds).tolist():
-        more_A = arm.plan_continuations(seen, bare_S, replace(shape, continuations=size), rng)
+    for size in np.diff(np.arange(rounds + 1) * budget.continuations // rounds).tolist():
+        more_A = arm.plan_continuations(seen, factual_S, replace(budget, continuations=size), rng)
         won_A = rng.binomial(more_A, value_A)
         counts_A, success_A = counts_A + more_A, success_A + won_A
         seen = replace(seen, successes_A=seen.successes_A + won_A, failures_A=seen.failures_A + more_A - won_A)
 
     tree_A, is_prefix_A = anchors.tree_A, anchors.is_prefix_A
-    leaves_S = bare_S + np.bincount(tree_A, weights=counts_A, minlength=trees).astype(np.int64)
+    leaves_S = factual_S + np.bincount(tree_A, weights=counts_A, minlength=trees).astype(np.int64)
     all_passed_S = passed_S + np.bincount(tree_A, weights=success_A, minlength=trees).astype(np.int64)
     mixed_S = (all_passed_S > 0) & (all_passed_S < leaves_S)
     flips_A = np.where(anchors.successes_A > 0, counts_A - success_A, success_A) * is_prefix_A
-    root_leaves_S, root_passed_S = bare_S + counts_A[:trees], passed_S + success_A[:trees]  # roots come first
+    root_leaves_S, root_passed_S = factual_S + counts_A[:trees], passed_S + success_A[:trees]  # roots come first
     root_mixed_S = (root_passed_S > 0) & (root_passed_S < root_leaves_S)
     price_A = np.where(is_prefix_A, CONTINUATION_COST, ROOT_COST)
-    units_S = bare_S + np.bincount(tree_A, weights=price_A * counts_A, minlength=trees)
+    units_S = factual_S + np.bincount(tree_A, weights=price_A * counts_A, minlength=trees)
     left_A = (turns - anchors.turn_A) / turns  # share of the turns below the anchor
     matchable_S = leaves_S >= matched_leaves
     tally.add(
@@ -83,7 +85,7 @@ def expand(
         flips=flips_A.sum(),
         units=units_S.sum(),
         wasted=units_S[~mixed_S].sum(),
-        turns=turns * (bare_S.sum() + left_A @ counts_A),
+        turns=turns * (factual_S.sum() + left_A @ counts_A),
         energy=root_mixed_S.sum() + left_A @ (flips_A > 0),
     )
 
@@ -92,14 +94,14 @@ def _anchors(
     root_belief: Belief,
     tree_R: np.ndarray,
     value_RT: np.ndarray,
-    bare_S: np.ndarray,
+    factual_S: np.ndarray,
     passed_S: np.ndarray,
     population: Population,
     predictor: NoisyPredictor,
     rng: np.random.Generator,
 ) -> tuple[Anchors, np.ndarray]:
     """Roots, then the prefixes rollout by rollout, and the true V at each."""
-    trees, inner = len(bare_S), population.turns - 1
+    trees, inner = len(factual_S), population.turns - 1
     turn_A = np.concatenate([np.zeros(trees, dtype=np.int64), np.tile(np.arange(1, inner + 1), len(tree_R))])
     outcome_A = np.repeat(value_RT[:, -1] > 0, inner)
     first = np.searchsorted(tree_R, np.arange(trees))
@@ -114,7 +116,7 @@ def _anchors(
         tree_A=np.concatenate([np.arange(trees), np.repeat(tree_R, inner)]),
         turn_A=turn_A,
         successes_A=np.concatenate([passed_S, outcome_A.astype(np.int64)]),
-        failures_A=np.concatenate([bare_S - passed_S, (~outcome_A).astype(np.int64)]),
+        failures_A=np.concatenate([factual_S - passed_S, (~outcome_A).astype(np.int64)]),
         belief=belief,
         surprisal_A=4 * value_A * (1 - value_A) * rng.exponential(size=len(value_A)),  # hesitation is a noisy contrast
         suffix_tokens_A=(population.turns - turn_A).astype(np.float64),

@@ -12,7 +12,7 @@ from components.tree.forest import Forest
 
 
 def observed(forests: Iterable[Path]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Successes and scored bare rollouts of every tree in some forest files, and the mean number of turns, rounded.
+    """Successes and scored factual rollouts of every tree in some forest files, and the mean number of turns, rounded.
 
     Raises:
         UserError: if a file is damaged.

@@ -13,7 +13,7 @@ from components.simulation.sweep import Cell
 PANELS = {
     "effective_ratio": "Effective ratio, by prompt",
     "squared_gradient": "Squared gradient per unit (proxy)",
-    "turns": "Generated turns per unit (bare rollout = 1)",
+    "turns": "Generated turns per unit (factual rollout = 1)",
     "turns_gradient": "Squared gradient per generated turn",
 }
 

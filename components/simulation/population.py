@@ -5,7 +5,7 @@ The chance of success V_t along a rollout is a martingale that ends in 0 or 1. H
     V_{t+1} | V_t ~ Beta(c V_t, c (1 - V_t)),   c = T - t - 1,
 
 so that every turn resolves the same share of the quadratic variation V_0 (1 - V_0) (Proposition 2), and the last turn
-is the Bernoulli draw of the reward. V_0 has a Beta law; with a concentration well below 2 it is U-shaped, and most of
+is the Bernoulli draw of the reward. V_0 has a Beta distribution; with a concentration well below 2 it is U-shaped, and most of
 its prompts are as good as dead.
 """
 
@@ -22,10 +22,10 @@ from components.errors import UserError
 
 @dataclass(frozen=True)
 class Population:
-    """A law of prompts.
+    """A distribution of prompts.
 
     Attributes:
-        concentration: alpha + beta of the Beta law of success rates.
+        concentration: alpha + beta of the Beta distribution of success rates.
         mean: Its mean, the policy's accuracy.
         turns: T, turns of every rollout.
     """
@@ -39,7 +39,7 @@ class Population:
         """The population on which flat groups hold both outcomes in a share `mixed` of prompts.
 
         Raises:
-            UserError: if no law with this mean has that share.
+            UserError: if no distribution with this mean has that share.
         """
         most = 1.0 - mean**group_size - (1.0 - mean) ** group_size
         if not 0.001 < mixed < 0.999 * most:
@@ -52,14 +52,14 @@ class Population:
 
     @classmethod
     def fitted(cls, successes_P: np.ndarray, rollouts_P: np.ndarray, turns: int = 5) -> Population:
-        """The most likely population behind the outcomes of some of its prompts (a beta-binomial law).
+        """The most likely population behind the outcomes of some of its prompts (a beta-binomial distribution).
 
         Raises:
-            UserError: if no outcome or only one kind of outcome was seen, which fits no law.
+            UserError: if no outcome or only one kind of outcome was seen, which fits no distribution.
         """
         if not 0 < successes_P.sum() < rollouts_P.sum():
             raise UserError(
-                f"{successes_P.sum():.0f} of {rollouts_P.sum():.0f} rollouts succeeded: no law can be fitted"
+                f"{successes_P.sum():.0f} of {rollouts_P.sum():.0f} rollouts succeeded: no distribution can be fitted"
             )
 
         def surprise(x: np.ndarray) -> float:
@@ -77,7 +77,7 @@ class Population:
         return _mixed_share(self.concentration, self.mean, group_size)
 
     def at_turn(self, turn: int) -> tuple[float, float]:
-        """alpha and beta of the Beta law with the mean and the contrast of V_turn, 1 - t/T of that of V_0."""
+        """alpha and beta of the Beta distribution with the mean and the contrast of V_turn, 1 - t/T of that of V_0."""
         part = (1.0 - turn / self.turns) * self.concentration / (1.0 + self.concentration)
         c = part / (1.0 - part)
         return self.mean * c, (1.0 - self.mean) * c

@@ -2,7 +2,7 @@
 
 Its sight ends at `floor`: rates nearer to 0 or 1 look alike, as they do to whoever learnt from a few hundred rollouts
 of each kind, so that noise makes some hopeless prompts look fair. `plug-in` takes what it sees for V. `posterior` knows
-the law of V and the size of its error, and answers with the Beta law that has the posterior's mean and variance: the
+the distribution of V and the size of its error, and answers with the Beta distribution that has the posterior's mean and variance: the
 difference between the two is what calibration is worth.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, logit
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.simulation.population import Population
 
 _EDGE = 40.0  # logits beyond are certain
@@ -56,8 +56,10 @@ class NoisyPredictor:
         return seen
 
     def _posterior(self, seen: np.ndarray, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and concentration of the Beta law with the posterior's two moments, by quadrature and interpolation."""
-        x = np.linspace(-_EDGE, _EDGE, 1601)  # logit V; the law of V in logits is smooth where the one of V has poles
+        """Mean and concentration of the Beta distribution with the posterior's two moments, by quadrature and interpolation."""
+        x = np.linspace(
+            -_EDGE, _EDGE, 1601
+        )  # logit V; the distribution of V in logits is smooth where the one of V has poles
         log_prior = -alpha * np.logaddexp(0, -x) - beta * np.logaddexp(0, x)
         tail = -_EDGE * np.array([alpha, beta]) - np.log(np.array([alpha, beta]) * (x[1] - x[0]))  # exponential ones
         log_prior[[0, -1]] = np.logaddexp(log_prior[[0, -1]] - np.log(2), tail)

@@ -9,7 +9,8 @@ from itertools import product
 import numpy as np
 from scipy.special import stdtrit
 
-from components.allocation import ARMS, Shape
+from components.allocation.arms import ARMS
+from components.allocation.budget import Budget
 from components.simulation.population import Population
 from components.simulation.predictor import NoisyPredictor
 from components.simulation.run import simulate
@@ -20,7 +21,7 @@ class Cell:
     """One point of the grid, and what came of it: the numbers of `simulate`, one dict for each seed."""
 
     arm: str
-    shape: Shape
+    budget: Budget
     pool: int
     predictor: NoisyPredictor
     runs: list[dict[str, float]]
@@ -48,7 +49,7 @@ def margin(values: np.ndarray) -> float:
 
 def sweep(
     arms: Iterable[str],
-    shapes: Iterable[Shape],
+    budgets: Iterable[Budget],
     pools: Iterable[int],
     predictors: Iterable[NoisyPredictor],
     population: Population,
@@ -63,13 +64,13 @@ def sweep(
     return [
         Cell(
             arm,
-            shape,
+            budget,
             pool,
             predictor,
             [
-                simulate(ARMS[arm], shape, pool, population, predictor, np.random.default_rng([seed, index]))
+                simulate(ARMS[arm](), budget, pool, population, predictor, np.random.default_rng([seed, index]))
                 for index in range(seeds)
             ],
         )
-        for arm, shape, pool, predictor in product(arms, shapes, pools, predictors)
+        for arm, budget, pool, predictor in product(arms, budgets, pools, predictors)
     ]

@@ -30,7 +30,7 @@ class Curve:
         accuracy: At each evaluation; float64 (E,).
         history: Metrics by name, one value an iteration, NaN where one is not defined; float64 (K,).
         depths: Continuations by the depth of the prefix that they left from, over all iterations whose forest is
-            kept; float64 (D,), from depth 0, where bare rollouts are counted.
+            kept; float64 (D,), from depth 0, where factual rollouts are counted.
     """
 
     run_id: str

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from components.tree.advantages import credit
-from components.tree.anchors import is_bare
+from components.tree.advantages import terms_of
+from components.tree.anchors import from_stage_1
 from components.tree.forest import Forest
 from components.tree.metrics import (
     accounting,
@@ -34,7 +34,7 @@ def iteration_metrics(
         seconds: Wall time of the iteration.
 
     Returns:
-        Flat name to number. Rewards, ratios and rates are shares in [0, 1]; budget is in units (a bare rollout 1, a
+        Flat name to number. Rewards, ratios and rates are shares in [0, 1]; budget is in units (a factual rollout 1, a
         continuation 1/2) and in leaves; tokens are sampled tokens; `sampling/prefix_cache_share` is the share of the
         histories' tokens, over all turns, whose keys and values the engine did not compute again; times are seconds.
         None where a number is not defined, e.g. a rank correlation of constants; `metrics/not_finite` counts those
@@ -47,18 +47,18 @@ def iteration_metrics(
         for name in ("generate", "refill_roots", "expand_prefixes", "refit_predictor", "update_policy")
     )
     flipped, expected = flip_rates(forest)
-    bare = [leaf for leaf in forest.scored_L.tolist() if is_bare(forest, leaf)]
+    factual = [leaf for leaf in forest.scored_L.tolist() if from_stage_1(forest, leaf)]
     line: dict[str, Any] = {
         "iteration": iteration,
         "eval/accuracy": own.get("evaluate", {}).get("accuracy"),
         "eval/reward": own.get("evaluate", {}).get("mean_reward"),
-        "train/reward": float(forest.reward_N[bare].mean()) if bare else None,
+        "train/reward": float(forest.reward_N[factual].mean()) if factual else None,
         "effective_ratio/prompts": effective_ratio_by_prompt(forest),
         "effective_ratio/leaves": effective_ratio_by_leaf(forest),
         "effective_ratio/at_4_leaves": effective_ratio_matched(forest, 4),
         "budget/units": units(forest),
         "budget/leaves": len(forest.leaves_L),
-        "budget/bare_rollouts": generate.get("rollouts", 0.0) + refill.get("rollouts", 0.0),
+        "budget/factual_rollouts": generate.get("rollouts", 0.0) + refill.get("rollouts", 0.0),
         "budget/extra_roots": expand.get("extra_roots", 0.0),
         "budget/continuations": expand.get("continuations", 0.0),
         "budget/active_prompts": int(forest.is_root_N.sum()),
@@ -69,7 +69,7 @@ def iteration_metrics(
         "tree/flip_rate": flipped,
         "tree/expected_flip_rate": expected,
     }
-    line |= accounting(forest, credit(forest, advantage))
+    line |= accounting(forest, terms_of(forest, advantage))
     line |= {f"predictor/{name}": value for name, value in refit.items()}
     line |= {f"policy/{name}": value for name, value in update.items()}
     line |= {f"time/{name}": entry["seconds"] for name, entry in stages.items()}

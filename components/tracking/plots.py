@@ -24,9 +24,9 @@ CURVES: Panels = {
         "effective_ratio/at_4_leaves": "at 4 leaves",
     },
     "Flip rate of continuations": {"tree/flip_rate": "seen", "tree/expected_flip_rate": "expected"},
-    "Mean reward of bare rollouts": {"train/reward": ""},
+    "Mean reward of factual rollouts": {"train/reward": ""},
     "Sampled tokens": {"tokens/generated": ""},
-    "Rollouts": {"budget/bare_rollouts": "bare", "budget/continuations": "continuations"},
+    "Rollouts": {"budget/factual_rollouts": "factual", "budget/continuations": "continuations"},
 }
 CALIBRATION: Panels = {
     name: {f"predictor/{metric}_root": "at prompts", f"predictor/{metric}_prefix": "at prefixes"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from components.config import Params
+from components.params.root import Params
 from components.predictor.metrics import judgements, reliability
 from components.tracking.pages import page
 from components.tracking.plots import CALIBRATION, COLOURS, curves, stacks, svg

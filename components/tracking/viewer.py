@@ -64,8 +64,8 @@ def trees(forest: Forest) -> list[dict[str, Any]]:
 def granted_utility(forest: Forest) -> dict[int, float | None]:
     """For each node that was granted rollouts, the chance of contrast that they were granted for, else None.
 
-    At a root E[V_root(m)] (Eq. 12), at a prefix E[V_pref(k)] given the outcomes of its bare rollouts (Eq. 15); a prefix
-    whose bare rollouts disagree has its contrast.
+    At a root E[V_root(m)] (Eq. 12), at a prefix E[V_pref(k)] given the outcomes of its factual rollouts (Eq. 15); a prefix
+    whose factual rollouts disagree has its contrast.
     """
     anchors = visited_anchors(forest)
     chance: dict[int, float | None] = dict.fromkeys(range(len(forest)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln
 
-from components.allocation.base import CONTINUATION_COST, ROOT_COST
+from components.allocation.budget import CONTINUATION_COST, ROOT_COST
 from components.allocation.prefixes import is_open
 from components.allocation.utilities import prefix_utility
-from components.tree.advantages import Credit
-from components.tree.anchors import SUCCESS, is_bare, merged_prefixes, visited_anchors
+from components.tree.anchors import SUCCESS, from_stage_1, merged_prefixes, visited_anchors
 from components.tree.forest import Forest
 from components.tree.groups import EPS
+from components.tree.terms import Terms
 
 NAN = float("nan")
 ENDS = ("mixed", "all fail", "all succeed", "unscored")  # how a tree ended, by its scored leaves
@@ -53,15 +53,15 @@ def effective_ratio_matched(forest: Forest, leaves: int) -> float:
 
 
 def flip_rates(forest: Forest) -> tuple[float, float]:
-    """Share of the scored continuations whose outcome differs from that of the bare rollouts through their anchor.
+    """Share of the scored continuations whose outcome differs from that of the factual rollouts through their anchor.
 
-    Continuations from a root, or from a prefix whose bare rollouts disagree or were not scored, have nothing to flip
+    Continuations from a root, or from a prefix whose factual rollouts disagree or were not scored, have nothing to flip
     and do not count. Whether prefixes were well chosen is judged here, on fresh samples: the factual leaf itself was a
     reason for choosing.
 
     Returns:
         The share, and the share that was expected: the mean of E[V_pref(1)] (Eq. 15) under the beliefs of the forest
-        given the bare rollouts, which is what the planner goes by. Both NaN without such continuations.
+        given the factual rollouts, which is what the planner goes by. Both NaN without such continuations.
     """
     anchors, first_N = visited_anchors(forest), merged_prefixes(forest)
     row_N = np.zeros(len(forest), dtype=np.int64)
@@ -101,7 +101,7 @@ def budget_flow(forest: Forest) -> dict[tuple[str, str], float]:
     """The units of `units`, by what they bought and by how the tree ended that they went to.
 
     Returns:
-        (what, end) to units. What: ``bare rollouts``, ``further rollouts`` (from the prompt, in stage 2), or
+        (what, end) to units. What: ``factual rollouts``, ``further rollouts`` (from the prompt, in stage 2), or
         ``continuations after turn t``. End: one of `ENDS`; only a tree that ended ``mixed`` holds both outcomes.
     """
     flow: dict[tuple[str, str], float] = {}
@@ -109,25 +109,25 @@ def budget_flow(forest: Forest) -> dict[tuple[str, str], float]:
         end = _end(forest.reward_N[rows])
         for leaf in rows.tolist():
             turn = int(forest.turn_N[max(forest.nodes[leaf].anchor_id, 0)])
-            at_root = "bare rollouts" if is_bare(forest, leaf) else "further rollouts"
+            at_root = "factual rollouts" if from_stage_1(forest, leaf) else "further rollouts"
             what = at_root if _cost(forest, leaf) == ROOT_COST else f"continuations after turn {turn}"
             flow[what, end] = flow.get((what, end), 0.0) + _cost(forest, leaf)
     return flow
 
 
-def accounting(forest: Forest, credit: Credit) -> dict[str, float]:
+def accounting(forest: Forest, terms: Terms) -> dict[str, float]:
     """Where the rollouts went. The counts nest, and what each step loses is named:
 
         sampled = verified + unscored;   verified = admitted + without_contrast;   admitted = trained + untrained
 
     Args:
         forest: The finished forest of an iteration.
-        credit: Its terms.
+        terms: Its terms.
 
     Returns:
         Flat names to numbers. `budget/wasted` are the rollouts that were paid for and not trained on.
     """
-    trained = _trained(forest, credit)
+    trained = _trained(forest, terms)
     sampled, verified, admitted = len(forest.leaves_L), len(forest.scored_L), int(_in_mixed_tree(forest).sum())
     counts = {
         "rollouts/sampled": sampled,
@@ -169,11 +169,11 @@ def _in_mixed_tree(forest: Forest) -> np.ndarray:
     return mixed
 
 
-def _trained(forest: Forest, credit: Credit) -> int:
+def _trained(forest: Forest, terms: Terms) -> int:
     """Scored leaves with at least one term on their path."""
     has_term = np.zeros(len(forest), dtype=bool)
-    has_term[credit.node_K] = True
-    own = set(credit.leaf_K.tolist())
+    has_term[terms.node_K] = True
+    own = set(terms.leaf_K.tolist())
     return sum(leaf in own or bool(has_term[forest.path(leaf)].any()) for leaf in forest.scored_L.tolist())
 
 

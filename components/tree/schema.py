@@ -65,13 +65,19 @@ class Node:
     is_action: list[bool] = field(default_factory=list)  # marks the sampled tokens: only these are trained on
     logprobs: list[float] = field(default_factory=list)  # under the sampling policy; NaN where nothing was sampled
     action: str | None = None
-    observation: str | None = None
+    observation: str | None = None  # what the environment returned; at the root the question; None at terminal nodes
+    answer: str | None = None  # the final answer, the text that is scored; only at terminal nodes that gave one
+    error: str | None = None  # why a rollout ended in a fault; only at terminal nodes whose status is not ok
     stop_reason: str | None = None  # set exactly at terminal nodes
     status: str = Status.OK
     reward: float | None = None  # only at terminal nodes with status ok; None is "not known", never 0
     v_hat: float | None = None  # predicted chance of success at this prefix, before its continuations were sampled
-    concentration: float | None = None  # alpha + beta of the Beta law with mean v_hat; inf or None: v_hat is a point
-    allocated: int = 0  # bare rollouts granted at a root before stage 2 (which may add more), continuations at a prefix
+    concentration: float | None = (
+        None  # alpha + beta of the Beta distribution with mean v_hat; inf or None: v_hat is a point
+    )
+    allocated: int = (
+        0  # factual rollouts granted at a root before stage 2 (which may add more), continuations at a prefix
+    )
     rule: str | None = None  # the rule that granted them
     value: float | None = None  # mean reward of the leaves below (Eq. 18)
     advantage: float | None = None  # the (mean) advantage that this node's action tokens carried in the update
@@ -109,6 +115,8 @@ NODE_SCHEMA = pa.schema(
         pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
         pa.field("action", pa.string()),
         pa.field("observation", pa.string()),
+        pa.field("answer", pa.string()),
+        pa.field("error", pa.string()),
         pa.field("stop_reason", _CATEGORY),
         pa.field("status", _CATEGORY, nullable=False),
         pa.field("reward", pa.float32()),

@@ -6,15 +6,13 @@ A worker that dies gives its work back: Dask hands it to another, and to no more
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from components.environments.base import Chat, Environment, Prompt, Transition
+from components.environments.base import Chat, Environment, EnvironmentParams, Prompt, Transition
 from components.errors import MissingExtraError, UserError
-
-if TYPE_CHECKING:
-    from components.config import EnvironmentParams
 
 LOCAL = "local"
 START_SECONDS = 60.0
@@ -52,7 +50,7 @@ def connect(address: str) -> Any:
     return client
 
 
-def settle(client: Any, futures: list[Any]) -> None:
+def wait_for(client: Any, futures: list[Any]) -> None:
     """Waits until all of these are done.
 
     Raises:
@@ -78,22 +76,23 @@ def lost(reason: str) -> UserError:
     return UserError(f"the cluster of run.cluster was lost ({reason}); {advice}")
 
 
-class RemoteSteps:
+class RemoteSteps(Environment):
     """An environment whose steps are taken by the workers of a cluster; for those that are slow.
 
-    States and transitions travel, so they must pickle; each worker makes the environment itself, once. `parallel` tells
-    how many steps can be under way at the same time, from as many threads.
+    States and transitions travel, so they must pickle; each worker makes the environment itself, once.
 
     Args:
         address: The cluster, as `connect` takes it.
-        environment: The environment here, for what comes before the first step.
-        settings, cache: What the workers make theirs from.
+        environment: The environment here, for all but the steps.
+        plugins: Modules that the workers import first.
     """
 
-    def __init__(self, address: str, environment: Environment, settings: EnvironmentParams, cache: Path) -> None:
+    def __init__(self, address: str, environment: Environment, plugins: list[str]) -> None:
+        super().__init__(environment.params, environment.cache)
         self._client, self._here = connect(address), environment
-        self._recipe = (settings.model_dump_json(), str(cache))
-        self.parallel = STEPS_PER_THREAD * max(1, sum(self._client.nthreads().values()))
+        self._recipe = recipe_of(environment.params, plugins, environment.cache)
+        self.parallel_scores = environment.parallel_scores
+        self.parallel_steps = STEPS_PER_THREAD * max(1, sum(self._client.nthreads().values()))
 
     def chat(self, prompt: Prompt) -> Chat:
         return self._here.chat(prompt)
@@ -101,21 +100,35 @@ class RemoteSteps:
     def reset(self, prompt: Prompt) -> Any:
         return self._here.reset(prompt)
 
+    def score(self, prompt: Prompt, answer: str | None) -> float:
+        return self._here.score(prompt, answer)
+
     def step(self, state: Any, action: str) -> Transition:
         future = self._client.submit(_step, self._recipe, state, action, pure=False)
-        settle(self._client, [future])
+        wait_for(self._client, [future])
         transition: Transition = future.result()
         return transition
 
 
-def _step(recipe: tuple[str, str], state: Any, action: str) -> Transition:
-    return _environment(recipe).step(state, action)
+Recipe = tuple[str, tuple[str, ...], str]  # an environment that travels: its section as JSON, plug-ins, cache
+
+
+def recipe_of(section: EnvironmentParams, plugins: Sequence[str], cache: Path) -> Recipe:
+    """What `environment_from` makes an environment of, on any machine."""
+    return section.model_dump_json(), tuple(plugins), str(cache)
 
 
 @lru_cache(maxsize=2)
-def _environment(recipe: tuple[str, str]) -> Environment:
-    from components.config import EnvironmentParams
+def environment_from(recipe: Recipe) -> Environment:
+    """The environment of a recipe, made once in a process."""
     from components.environments import ENVIRONMENTS
+    from components.registry import load_plugins
 
-    settings = EnvironmentParams.model_validate(json.loads(recipe[0]))
-    return ENVIRONMENTS[settings.name](settings, Path(recipe[1]))
+    section, plugins, cache = recipe
+    load_plugins(plugins)
+    kind = ENVIRONMENTS[json.loads(section)["name"]]
+    return kind(kind.Params.model_validate_json(section), Path(cache))
+
+
+def _step(recipe: Recipe, state: Any, action: str) -> Transition:
+    return environment_from(recipe).step(state, action)

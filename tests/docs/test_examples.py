@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from components.allocation import ARMS
 from components.datasets.sources import SOURCES
+
+from components.allocation.arms import ARMS
 from components.environments import ENVIRONMENTS
-from components.policy import ENGINES
-from components.predictor import PREDICTORS
+from components.environments.verify import VERIFIERS
+from components.policy.engines import ENGINES
+from components.predictor.models import PREDICTORS
 from components.tree.advantages import ADVANTAGES
-from components.verifiers import VERIFIERS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("tasks.md", "extend.md")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from components.allocation.unified import TraceUnified
-from components.config import Params
+from components.allocation.arms.trace_unified import TraceUnified
+from components.params.root import Params
 from flows.parameters import REGISTRIES, meaning, page
 
 ROOT = Path(__file__).parents[2]

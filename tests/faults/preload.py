@@ -10,14 +10,15 @@ import torch
 
 import flows.cli
 import flows.train  # noqa: F401
-import tasks.mirror  # noqa: F401
-from components.config import PolicyParams
-from components.datasets.multihop import vocabulary
-from components.policy import engine_transformers, trainer_torch  # noqa: F401
+import tasks.mlflow_sync  # noqa: F401
+from components.environments.multihop import vocabulary
+from components.policy.base import PolicyParams
 from components.policy.checkpoint import load_model
+from components.policy.engines.transformers import engine  # noqa: F401
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model, build_tokenizer
-from components.predictor import policy_features, posterior, transformer  # noqa: F401
+from components.policy.trainers.torch import trainer  # noqa: F401
+from components.predictor.base import policy_features, posterior, transformer  # noqa: F401
 
 # No backward pass: torch refuses one in a child after one in its parent.
 torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.config import Params
+from components.params.root import Params
 from components.storage import content_hash
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from components.config import Params
+from components.params.root import Params
 from components.storage import read_json, write_json, write_parquet, write_sealed, write_text
 from components.tree.schema import Node, Origin, nodes_to_table
 from flows.cli import app
@@ -69,7 +69,7 @@ def test_tables_and_figures_of_arms_and_seeds(tmp_path):
 
 
 def test_rollouts_are_counted_once_by_the_turn_that_they_start_from(tmp_path):
-    """Two bare rollouts of two turns each, and a continuation of two turns from the first one's first turn."""
+    """Two factual rollouts of two turns each, and a continuation of two turns from the first one's first turn."""
     a_run(tmp_path, "trace", 0, [0.1, 0.2, 0.3])
     rows = [(0, -1, -1, 0), (1, 0, 0, 1), (2, 1, 0, 2), (3, 0, 0, 1), (4, 3, 0, 2), (5, 1, 1, 2), (6, 5, 1, 3)]
     nodes = [

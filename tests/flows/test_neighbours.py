@@ -16,8 +16,8 @@ import httpx
 import psutil
 import yaml
 
-from components.config import Params
 from components.errors import UserError
+from components.params.root import Params
 from flows.temporary_server import TemporaryAPI
 from tasks.run import Run
 from tests.tasks.pipeline import fingerprints, new_run, train

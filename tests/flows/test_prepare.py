@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from components.datasets import load_prompts
+from components.environments.dataset import load_prompts
 from components.storage import read_json
 from flows import cli, services
 

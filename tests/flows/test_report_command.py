@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from components.config import Params
+from components.params.root import Params
 from flows.cli import app
 from tasks.report import publish_report
 from tasks.run import Run

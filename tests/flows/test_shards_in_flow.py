@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from components.config import Params
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
 from components.errors import UserError
+from components.params.root import Params
 from components.storage import read_sealed
-from tasks import generate as generate_module
+from tasks import sample as sample_module
 from tasks import verify as verify_module
 from tasks.stage import read_stages, stopping
 from tests.tasks.pipeline import fingerprints, new_run
@@ -81,7 +81,7 @@ def test_stages_of_shards_are_task_runs_of_their_own_and_leave_no_files(undistur
     line = undisturbed.metrics()[0]
     assert line["time/iteration"] >= max(line[f"time/{stage}"] for stage in ("generate", "expand_prefixes"))
     assert line["tokens/generated"] > 0
-    assert line["budget/bare_rollouts"] == SIZE["root_units"]
+    assert line["budget/factual_rollouts"] == SIZE["root_units"]
 
 
 def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
@@ -100,12 +100,12 @@ def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
         train()
     folders = sorted((run.iteration(0) / "shards").iterdir())
     ended = {folder: len(read_stages(folder)) for folder in folders}
-    assert sorted(ended.values()) == [1, 4, 4]  # the one that failed had sampled its bare rollouts
+    assert sorted(ended.values()) == [1, 4, 4]  # the one that failed had sampled its factual rollouts
     monkeypatch.undo()
     paid: list[str] = []
-    grow_roots = generate_module.grow_roots
+    grow_roots = sample_module.grow_roots
     monkeypatch.setattr(
-        generate_module, "grow_roots", lambda context, *rest: paid.append(context.name) or grow_roots(context, *rest)
+        sample_module, "grow_roots", lambda context, *rest: paid.append(context.name) or grow_roots(context, *rest)
     )
     train()
     assert paid == []
@@ -160,7 +160,7 @@ def test_interrupt_ends_all_shards_at_their_next_turn(server, params, data_dir, 
             return super().step(state, action)
 
     run, train = flow(params, data_dir, tmp_path, "interrupted")
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: Interrupted(settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", Interrupted)
     monkeypatch.setattr("flows.train.evaluate", lambda *_, **__: None)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # parallel test processes ignore it
     try:

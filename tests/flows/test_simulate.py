@@ -12,9 +12,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from components.allocation import ARMS, Shape
-from components.config import Params
+from components.allocation.arms import ARMS
+from components.allocation.budget import Budget
 from components.errors import UserError
+from components.params.root import Params
 from components.simulation import NoisyPredictor, Population, sweep
 from components.storage import write_parquet
 from components.tree.forest import Forest
@@ -55,7 +56,7 @@ def test_table_has_a_row_for_every_main_arm_and_a_line_on_what_it_means(trace):
 def test_file_holds_the_numbers_of_the_simulation(trace, tmp_path):
     trace("--arms", "grpo,trace", "-m", "64", "-n", "4", "--noise", "1", "--seeds", "3", "--out", "plan")
     expected = sweep(
-        ["grpo", "trace"], [Shape(64, 4)], [96], [NoisyPredictor(1.0)], Population.with_mixed_share(0.23), seeds=3
+        ["grpo", "trace"], [Budget(64, 4)], [96], [NoisyPredictor(1.0)], Population.with_mixed_share(0.23), seeds=3
     )
     written = rows(tmp_path / "plan" / "simulate.csv")
     assert [row["arm"] for row in written] == ["grpo", "trace"]
@@ -73,7 +74,7 @@ def test_sweep_of_the_shape_keeps_the_units(trace, tmp_path):
     assert "128:0" in out
     assert "32:6" in out
     for row in rows(tmp_path / "simulate-shape.csv"):
-        assert Shape(int(row["M"]), int(row["N"])).units == pytest.approx(128, abs=1.5 + float(row["N"]) / 2)
+        assert Budget(int(row["M"]), int(row["N"])).units == pytest.approx(128, abs=1.5 + float(row["N"]) / 2)
         assert row["pool"] == "64"
 
 

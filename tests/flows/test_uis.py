@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from components.config import Params
+from components.params.root import Params
 from flows import services
 from flows.processes import free_port
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from components.config import Params
+from components.params.root import Params
 from components.storage import write_sealed, write_text
 from components.tracking.viewer import forest_page
 from components.tree.forest import Forest
@@ -120,7 +120,7 @@ def test_a_tree_shows_outcomes_grants_and_predictions(page):
     page.evaluate("pick(forest.trees.find(tree => tree.prompt === 'p4'))")
     assert page.inner_text("main h2") == "question 4"
     text = page.inner_text("main")
-    assert "granted 2 bare rollouts for 0.48" in text
+    assert "granted 2 factual rollouts for 0.48" in text
     assert text.count("✓ answered") == 1
     assert text.count("✗ answered") == 1
     assert page.locator("svg g.node").count() == 5

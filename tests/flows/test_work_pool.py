@@ -16,7 +16,7 @@ import psutil
 import pytest
 import yaml
 
-from components.config import Params
+from components.params.root import Params
 from flows import services
 from flows.processes import HOST, Service, answers, end, free_port, popen, wait_until
 from tasks import store

@@ -12,17 +12,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from components.config import Params, PredictorParams, UpdateParams
-from components.datasets.multihop import make_prompt
+from components.build import make_predictor
+from components.environments.multihop import make_prompt
 from components.errors import UserError
+from components.params.root import Params, compose
 from components.policy.checkpoint import load_model
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
-from components.policy.trainer_torch import TorchTrainer
-from components.predictor import Prefix, believe, make_predictor
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.torch.trainer import TorchTrainer
+from components.predictor.base import PredictorParams, Prefix, believe
 from components.predictor.heads import mixture_belief
+from components.predictor.models.beta import BetaPosterior
 from components.predictor.policy_features import PolicyFeatures
-from components.predictor.posterior import BetaPosterior
 from tests.components.policy.test_trainer import forest
 
 PROMPT = make_prompt(7, ["mother", "boss"], "ann")
@@ -294,7 +296,7 @@ class Foreign:
 
 
 def law(mean: float, concentration: float = 2.0):
-    from components.allocation.base import Belief
+    from components.allocation.anchors import Belief
 
     return lambda size: Belief(np.full(size, mean), np.full(size, concentration))
 
@@ -317,4 +319,4 @@ def test_state_of_another_predictor_is_refused(random_policy, tmp_path, name):
     tree = Params().model_dump()
     tree["predictor"]["name"] = name
     with pytest.raises(UserError, match=str(tmp_path)):
-        make_predictor(Params.model_validate(tree), random_policy, tmp_path)
+        make_predictor(compose(tree), random_policy, tmp_path)

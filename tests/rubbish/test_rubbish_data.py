@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.config import EnvironmentParams
-from components.datasets import load_prompts, prepare
-from components.datasets.files import read_rows
-from components.datasets.math import load_math
-from components.datasets.qa import load_qa
-from components.datasets.store import PROMPT_SCHEMA
-from components.environments.base import Chat
+from components.environments.base import Chat, EnvironmentParams
+from components.environments.dataset import PROMPT_SCHEMA, load_prompts, prepare
+from components.environments.files import read_rows
+from components.environments.math.problems import load_math
 from components.environments.multihop import MultiHop
-from components.environments.retrieval import load_corpus
+from components.environments.search.questions import load_qa
+from components.environments.search.retrieval import load_corpus
 from components.errors import UserError
 from components.policy.renderer import Renderer
 from components.storage import read_json, read_parquet, write_parquet

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.config import Params
 from components.errors import UserError
-from components.params_file import load_params, parse_assignment
+from components.params.load import load_params, parse_assignment
+from components.params.root import Params
 from tasks.run import open_run
 from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, few, told
 

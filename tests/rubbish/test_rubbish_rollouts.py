@@ -9,27 +9,26 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from components.datasets.builtin import BUILTIN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.config import EngineParams, UpdateParams
-from components.datasets.builtin import BUILTIN
-from components.datasets.multihop import make_prompt
-from components.environments import Prompt, Transition
+from components.environments.base import Prompt, Transition
 from components.environments.calculator import Calculator
 from components.environments.devices import Devices
-from components.environments.multihop import MultiHop, State
+from components.environments.multihop import MultiHop, State, make_prompt
 from components.environments.search import Search
+from components.environments.verify import VERIFIERS, make_verifier, verify
 from components.errors import UserError
-from components.policy.base import Completion, Request
+from components.policy.engines.base import Completion, EngineParams, Request
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start
-from components.policy.trainer_torch import TorchTrainer
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.torch.trainer import TorchTrainer
 from components.storage import content_hash, read_parquet, write_parquet
 from components.tracking.viewer import forest_page
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA, Node, Origin, Status, StopReason
-from components.verifiers import VERIFIERS, make_verifier, verify
 from tests.components.policy.test_trainer import forest
 from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, few
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from components import policy as policy_package
-from components.allocation.base import Belief
-from components.config import Params
-from components.environments import ENVIRONMENTS, Transition
+from components.allocation.anchors import Belief
+from components.environments import ENVIRONMENTS
+from components.environments.base import Transition
 from components.environments.multihop import MultiHop
 from components.errors import UserError
-from components.policy.base import Completion
-from components.policy.engine_transformers import TransformersEngine
+from components.params.root import Params, compose
+from components.policy.engines.base import Completion
+from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.renderer import Renderer
 from components.predictor.policy_features import PolicyFeatures
 from components.storage import content_hash
@@ -42,14 +43,14 @@ def small(params, random_policy) -> Params:
     tree["allocation"] |= {"pool": 4, "root_units": 8, "continuations": 2, "group_size": 2}
     tree["predictor"] |= {"steps": 2, "hidden": 4}
     tree["evaluation"]["samples"] = 1
-    return Params.model_validate(tree)
+    return compose(tree)
 
 
 def finished(run: Run) -> dict:
     """Trains, and checks the books: every rollout that was paid is there, and none beyond the budget."""
     train(run)
     (line,) = run.metrics()
-    assert line["budget/units"] <= run.params.allocation.shape.units
+    assert line["budget/units"] <= run.params.allocation.budget.units
     leaves = [n for n in read_forest(run.iteration(0) / "forest.parquet").nodes if n.is_terminal]
     assert len(leaves) == line["budget/leaves"]
     assert all((n.reward is not None) == (n.status == Status.OK) for n in leaves)
@@ -170,7 +171,7 @@ WORLDS = {
 def test_environment_of_rubbish_does_not_end_the_run(small, data_dir, tmp_path, random_policy, monkeypatch, kind):
     engine = Says(Renderer.load(random_policy), ANSWER)
     monkeypatch.setattr(policy_package, "_engine", lambda settings: engine)
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: WORLDS[kind](settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", WORLDS[kind])
     run = new_run(small, data_dir, tmp_path)
     line = finished(run)
     assert line["policy/optimizer_steps"] == 0
@@ -182,7 +183,7 @@ def test_environment_that_cannot_begin_a_prompt_is_told_before_any_work(
     small, data_dir, tmp_path, monkeypatch, method, fault
 ):
     world = odd(**{method: broken if fault == "raises" else lambda self, prompt: 3})
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: world(settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", world)
     run = new_run(small, data_dir, tmp_path)
     prepare_data.fn(run.path)
     with pytest.raises(UserError, match=r"OddWorld cannot begin prompt .*: (OSError: the tool|TypeError: chat)"):
@@ -194,7 +195,7 @@ def test_policy_without_contrast_takes_no_step(small, data_dir, tmp_path, random
     engine = Says(Renderer.load(random_policy), ANSWER)
     monkeypatch.setattr(policy_package, "_engine", lambda settings: engine)
     verdict = type("V", (), {"score": lambda self, prompt, answer: float(right)})
-    monkeypatch.setattr("components.verifiers.VERIFIERS", {"multihop": lambda settings: verdict()})
+    monkeypatch.setattr("components.environments.verify.VERIFIERS", {"multihop": lambda settings: verdict()})
     run = new_run(small, data_dir, tmp_path)
     line = finished(run)
     assert line["train/reward"] == float(right)
@@ -206,7 +207,7 @@ def test_policy_without_contrast_takes_no_step(small, data_dir, tmp_path, random
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), None], ids=str)
 def test_rewards_that_are_none_are_masked(small, data_dir, tmp_path, random_policy, monkeypatch, score, caplog):
     verdict = type("V", (), {"score": lambda self, prompt, answer: score})
-    monkeypatch.setattr("components.verifiers.VERIFIERS", {"multihop": lambda settings: verdict()})
+    monkeypatch.setattr("components.environments.verify.VERIFIERS", {"multihop": lambda settings: verdict()})
     run = new_run(small, data_dir, tmp_path)
     line = finished(run)
     assert line["policy/optimizer_steps"] == 0
@@ -219,7 +220,7 @@ def test_gradient_that_is_no_number_keeps_the_last_policy_and_says_what_to_do(sm
     def diverges(*_, **__):
         raise FloatingPointError("the policy's loss (nan) or gradient norm (nan) is not finite; the step was not taken")
 
-    monkeypatch.setattr("components.policy.trainer_torch.TorchTrainer.update", diverges)
+    monkeypatch.setattr("components.policy.trainers.torch.trainer.TorchTrainer.update", diverges)
     run = new_run(small, data_dir, tmp_path)
     with pytest.raises(UserError, match=r"iteration 0: .* not finite.* no policy was written .* update\.learning_rate"):
         train(run)

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from components.config import Params
-from components.environments.retrieval import RetrievalError
-from components.environments.retrieval_http import HttpRetriever
 from components.environments.search import make_retriever
+from components.environments.search.retrieval import RetrievalError
+from components.environments.search.retrieval_http import HttpRetriever
+from components.params.root import Params, compose
 from components.secrets import MaskSecrets, masked
 from flows.cli import _printable
-from tasks.mirror import Mirror
+from tasks.mlflow_sync import MlflowSync
 from tasks.run import open_run
 
 SECRET = "wJalrXUtnFEMI/K7MDENG"
@@ -89,7 +89,7 @@ def test_what_goes_to_mlflow_is_masked(params: Params, tmp_path, monkeypatch):
     tree = params.model_dump()
     tree["run"]["runs_dir"] = str(tmp_path)
     tree["environment"]["retriever"] = URLS[0]
-    run = open_run(Params.model_validate(tree), "r")
+    run = open_run(compose(tree), "r")
     monkeypatch.setenv("HF_TOKEN", SECRET)
     sent: list[object] = []
 
@@ -106,7 +106,7 @@ def test_what_goes_to_mlflow_is_masked(params: Params, tmp_path, monkeypatch):
     import mlflow
 
     monkeypatch.setattr(mlflow, "MlflowClient", Client)
-    mirror = Mirror(run, {"data": "x"})
+    mirror = MlflowSync(run, {"data": "x"})
     mirror._connect()
     assert "http://***@host:8000/retrieve" in str(sent)
     assert SECRET not in str(sent)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.config import Params
+from components.params.root import Params
 from tasks.run import Run
 from tests.tasks.pipeline import new_run, train
 

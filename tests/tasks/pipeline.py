@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from components.config import Params
+from components.allocation.arms import ARMS
+from components.params.load import merge
+from components.params.root import Params, compose
 from components.storage import content_hash
 from components.tree.forest import Forest
-from tasks.allocate_roots import allocate_roots
 from tasks.evaluate import evaluate
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
+from tasks.expand import expand_prefixes
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.record import record
-from tasks.refill_roots import refill_roots
-from tasks.refit_predictor import refit_predictor
+from tasks.refit import refit_predictor
 from tasks.run import Run, open_run
-from tasks.score_prompts import score_prompts
+from tasks.sample import allocate_roots, generate, refill_roots
+from tasks.score import score_prompts
 from tasks.summary import append_metrics, finished_iterations, mend_metrics
-from tasks.update_policy import update_policy
+from tasks.update import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
 
@@ -31,10 +31,13 @@ def stages(run: Run, number: int, policy: Path, predictor: Path | None) -> Itera
     yield (scored := score_prompts.fn(path, number, policy=policy, predictor=predictor))
     yield (roots := allocate_roots.fn(path, number, scored=scored))
     yield (generated := generate.fn(path, number, policy=policy, roots=roots))
-    yield (first := verify_factual.fn(path, number, forest=generated))
-    yield (factual := refill_roots.fn(path, number, policy=policy, roots=roots, factual=first))
-    yield (expanded := expand_prefixes.fn(path, number, policy=policy, predictor=predictor, factual=factual))
-    yield (verified := verify_counterfactual.fn(path, number, forest=expanded))
+    yield (verified := verify_factual.fn(path, number, forest=generated))
+    arm = ARMS[run.params.allocation.arm]
+    if arm.refills:
+        yield (verified := refill_roots.fn(path, number, policy=policy, roots=roots, factual=verified))
+    if arm.branches:
+        yield (expanded := expand_prefixes.fn(path, number, policy=policy, predictor=predictor, factual=verified))
+        yield (verified := verify_counterfactual.fn(path, number, forest=expanded))
     earlier = [run.iteration(k) / "forest.parquet" for k in range(number)]
     yield refit_predictor.fn(path, number, policy=policy, predictor=predictor, verified=verified, earlier=earlier)
     yield (after := update_policy.fn(path, number, policy=policy, verified=verified))
@@ -58,11 +61,8 @@ def train(run: Run, stop_after: int | None = None) -> None:
 
 
 def new_run(params: Params, data_dir: Path, runs_dir: Path, run_id: str = "r", **sections) -> Run:
-    tree = params.model_dump()
-    tree["run"] |= {"data_dir": str(data_dir), "runs_dir": str(runs_dir)}
-    for section, values in sections.items():
-        tree[section] |= values
-    return open_run(Params.model_validate(tree), run_id)
+    folders = {"run": {"data_dir": str(data_dir), "runs_dir": str(runs_dir)}}
+    return open_run(compose(merge([params.model_dump(), folders, sections])), run_id)
 
 
 def forests(run: Run) -> list[Forest]:

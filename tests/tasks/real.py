@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 
-from components.config import Params, PolicyParams
-from components.datasets.builtin import BUILTIN
-from components.datasets.functions import load_bfcl
+from components.environments import ENVIRONMENTS
 from components.environments.base import Prompt
-from components.environments.bfcl import tool_schema
-from components.environments.bfcl_gold import gold_turns
-from components.environments.calls import hermes
 from components.environments.functions import offered
-from components.policy.base import Completion, Request
+from components.environments.functions.bfcl import tool_schema
+from components.environments.functions.calls import hermes
+from components.environments.functions.gold import gold_turns
+from components.environments.functions.prompts import load_bfcl
+from components.params.root import Params, compose
+from components.policy.base import PolicyParams
 from components.policy.checkpoint import load_model
+from components.policy.engines.base import Completion, Engine, Request
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
 from tests.components.environments.test_search_rendering import KEEPS, renderer
@@ -60,7 +61,7 @@ def real_params(folder: Path, policy: Path, environment: dict[str, Any], **secti
     }
     for section, values in sections.items():
         tree[section] |= values
-    return Params.model_validate(tree)
+    return compose(tree)
 
 
 def search_task(folder: Path) -> dict[str, Any]:
@@ -137,13 +138,13 @@ def builtin_script(task: str, prompts: list[Prompt]) -> Script:
 
     def script(history: str, seed: int) -> str:
         prompt = by_question[history.partition("<|user|> ")[2].partition(" <|end|>")[0]]
-        turn, _ = BUILTIN[task].solve(prompt)[history.count("<|assistant|>") - 1]
+        turn = ENVIRONMENTS[task]().solve(prompt)[history.count("<|assistant|>") - 1]
         return turn if seed % 4 else "<think> done </think> answer nothing"
 
     return script
 
 
-class Scripted:
+class Scripted(Engine):
     """An engine that says what a script tells, with the log-probabilities that its policy gives it."""
 
     batch_size = 16

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from components import policy as policy_package
-from components.config import EngineParams, Params
-from components.environments import Prompt, search
-from components.environments.retrieval import Bm25
+from components.build import make_environment
+from components.environments.base import Prompt, search
+from components.environments.search.retrieval import Bm25
 from components.errors import UserError
-from components.policy import make_environment
-from components.policy.base import Completion, Request
-from components.policy.engine_transformers import TransformersEngine
+from components.params.root import Params, compose
+from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.transformers.engine import TransformersEngine
 from components.storage import read_json
 from components.tree.anchors import SUCCESS
 from components.tree.forest import Forest
@@ -72,7 +72,7 @@ def assert_sound(run: Run, forest: Forest, requests: list[Request]) -> None:
     leaves = [forest.nodes[row] for row in forest.leaves_L.tolist()]
     assert leaves
     assert line["budget/leaves"] == len(leaves)
-    assert 0 < line["budget/units"] <= params.allocation.shape.units
+    assert 0 < line["budget/units"] <= params.allocation.budget.units
     for leaf in leaves:
         assert leaf.stop_reason in list(StopReason)
         assert (leaf.reward is not None) == (leaf.status == Status.OK)
@@ -132,7 +132,7 @@ def test_built_in_task_warmed_up_and_scripted(params, tmp_path, monkeypatch, tas
     tree["environment"] |= {"name": task, "hops": {1: 0.5, 2: 0.5}}
     tree["policy"]["warmup"] |= {"steps": 60}
     tree["update"] |= {"epochs": 1, "minibatches": 1}
-    settings = Params.model_validate(tree)
+    settings = compose(tree)
     engine = recording(settings)
     run, forest = run_once(settings, engine, monkeypatch)
     assert_sound(run, forest, engine.requests)

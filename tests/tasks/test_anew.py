@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from components.config import Params
 from components.errors import UserError
+from components.params.root import Params, compose
 from components.storage import write_json, write_text
 from tasks.run import open_run
 
 
 def with_run(params: Params, **values) -> Params:
-    return Params.model_validate(params.model_dump() | {"run": params.run.model_dump() | values})
+    return compose(params.model_dump() | {"run": params.run.model_dump() | values})
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A whole iteration whose policy is updated by DeepSpeed, as a run with `update.trainer=deepspeed` does it."""
+"""A whole iteration whose policy is updated by DeepSpeed, as a run with `update.name=deepspeed` does it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from components.errors import MissingExtraError
 from components.policy.checkpoint import load_model
-from components.policy.trainable import load_moments
+from components.policy.trainers.trainable import load_moments
 from tasks.summary import finished_iterations
 from tests.tasks.pipeline import forests, new_run, train
 

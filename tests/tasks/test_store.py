@@ -19,8 +19,8 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from components.config import RunParams
 from components.errors import UserError
+from components.params.root import RunParams
 from components.storage import content_hash, read_json, write_sealed, write_text
 from tasks import lease, objects, store
 from tasks.objects import Objects

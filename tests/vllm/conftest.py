@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from components.config import Params
-from components.datasets.multihop import vocabulary
-from components.policy.base import Completion, Request
+from components.environments.multihop import vocabulary
+from components.params.root import Params
 from components.policy.checkpoint import load_model
+from components.policy.engines.base import Completion, Request
 from components.policy.tiny import build_model, build_tokenizer
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from components.config import EngineParams
-from components.policy.engine_vllm_colocated import ColocatedVllmEngine
+from components.policy.engines.base import EngineParams
+from components.policy.engines.vllm.colocated import ColocatedVllmEngine
 from tests.vllm.conftest import histories, mismatch
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM in this environment: make test-vllm")

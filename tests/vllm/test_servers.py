@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from components.config import EngineParams, Params
-from components.datasets.multihop import make_prompt
-from components.environments.multihop import MultiHop
+from components.environments.multihop import MultiHop, make_prompt
 from components.errors import UserError
-from components.policy.base import Request
-from components.policy.engine_vllm import VllmEngine
+from components.params.root import Params
+from components.policy.engines.base import EngineParams, Request
+from components.policy.engines.vllm.engine import VllmEngine
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start
 from components.tree.schema import Status

@@ -21,7 +21,7 @@ function colour(v) {  // orange, grey, blue: told apart by colour-blind eyes as 
 function facts(n, isRoot) {
   const parts = [];
   if (n.v !== undefined) parts.push(`v̂ ${two(n.v)}`);
-  if (n.granted) parts.push(`granted ${n.granted} ${isRoot ? "bare rollout" : "continuation"}${n.granted > 1 ? "s" : ""}` + (n.chance === undefined ? "" : ` for ${two(n.chance)}`));
+  if (n.granted) parts.push(`granted ${n.granted} ${isRoot ? "factual rollout" : "continuation"}${n.granted > 1 ? "s" : ""}` + (n.chance === undefined ? "" : ` for ${two(n.chance)}`));
   if (n.value !== undefined && !n.stop) parts.push(`V ${two(n.value)}`);
   if (n.advantage !== undefined) parts.push(`advantage ${n.advantage > 0 ? "+" : ""}${two(n.advantage)}`);
   if (n.tokens) parts.push(`${n.tokens} tokens`);

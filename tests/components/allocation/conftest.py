@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from components.allocation.base import Anchors, Belief
+from components.allocation.anchors import Anchors, Belief
 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
@@ -16,7 +16,7 @@ settings.load_profile("shared machine")
 
 @pytest.fixture(scope="session")
 def grow_anchors() -> Callable[..., Anchors]:
-    """`grow_anchors(bare, rng)`: a root per tree, and the turns of its bare rollouts; some end in their first turn."""
+    """`grow_anchors(bare, rng)`: a root per tree, and the turns of its factual rollouts; some end in their first turn."""
 
     def grow(bare: np.ndarray, rng: np.random.Generator, turns: int = 4, concentration: float = np.inf) -> Anchors:
         rows = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.allocation import ARMS, Belief, Shape
+from components.allocation.anchors import Belief
+from components.allocation.arms import ARMS
+from components.allocation.budget import Budget
 
 
 @pytest.mark.parametrize(("successes", "failures"), [(0, 1), (1, 0), (0, 0), (3, 5)])
@@ -19,7 +21,7 @@ def test_c26_pseudo_counts_grow_by_the_rollouts_there_were(successes, failures):
 
 def test_c23_pool_smaller_than_the_batch_leaves_budget_unspent_instead_of_stalling():
     rng = np.random.default_rng(0)
-    shape = Shape(64, 2, 8)  # 16 groups of 8, for a pool of 3
+    shape = Budget(64, 2, 8)  # 16 groups of 8, for a pool of 3
     for name in ("grpo", "pcl", "mopps"):
         counts = ARMS[name].plan_roots(Belief.point(np.full(3, 0.5)), shape, rng)
         assert counts.tolist() == [8, 8, 8], name
@@ -29,6 +31,6 @@ def test_c24_choice_of_prompts_does_not_look_at_how_long_they_take():
     """The pool says nothing of lengths, and equal beliefs are equally likely to be chosen."""
     rng, chosen = np.random.default_rng(0), np.zeros(40)
     for _ in range(300):
-        chosen += ARMS["trace"].plan_roots(Belief.point(np.full(40, 0.5)), Shape(24, 2), rng)
+        chosen += ARMS["trace"].plan_roots(Belief.point(np.full(40, 0.5)), Budget(24, 2), rng)
     slow, fast = chosen[:20].sum(), chosen[20:].sum()
     assert slow / (slow + fast) == pytest.approx(0.5, abs=0.03)

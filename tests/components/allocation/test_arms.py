@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.allocation import ARMS, Anchors, Belief, Seen, Shape
-from components.allocation.base import Allocator, cost
-from components.allocation.unified import TraceUnified
+from components.allocation.anchors import Anchors, Belief, Seen
+from components.allocation.arm import Arm
+from components.allocation.arms import ARMS
+from components.allocation.arms.trace_unified import TraceUnified
+from components.allocation.budget import Budget, cost
 
 SHAPES = st.builds(
-    Shape,
+    Budget,
     root_units=st.integers(2, 60),
     continuations=st.integers(0, 5),
     group_size=st.integers(2, 9),
@@ -24,7 +26,7 @@ SHAPES = st.builds(
 
 @dataclass
 class Spent:
-    """What an arm did: bare rollouts, the anchors they left, further rollouts, rounds of stage 1."""
+    """What an arm did: factual rollouts, the anchors they left, further rollouts, rounds of stage 1."""
 
     bare_P: np.ndarray
     anchors: Anchors
@@ -36,7 +38,7 @@ class Spent:
         return float(self.bare_P.sum()) + cost(self.anchors, self.further_A)
 
 
-def iterate(arm: Allocator, pool: Belief, rates: np.ndarray, shape: Shape, rng: np.random.Generator, grow) -> Spent:
+def iterate(arm: Arm, pool: Belief, rates: np.ndarray, shape: Budget, rng: np.random.Generator, grow) -> Spent:
     """Both stages of one iteration, with outcomes drawn at `rates`."""
     size = len(pool)
     seen = Seen(*(np.zeros(size, dtype=np.int64) for _ in range(3)))
@@ -80,7 +82,7 @@ def test_c27_same_generator_gives_the_same_table_and_the_global_one_is_untouched
     np.random.seed(7)
     before = np.random.get_state()[1].copy()
     one, two = (
-        iterate(ARMS[name], pool, rates, Shape(64, 2), np.random.default_rng(3), grow_anchors) for _ in range(2)
+        iterate(ARMS[name], pool, rates, Budget(64, 2), np.random.default_rng(3), grow_anchors) for _ in range(2)
     )
     assert (one.bare_P == two.bare_P).all()
     assert (one.further_A == two.further_A).all()
@@ -94,54 +96,57 @@ def spend(name, rates, shape, grow, seed=0, concentration=np.inf):
 
 @pytest.mark.parametrize("name", sorted(set(IN_UNITS) - {"react", "grpo-filter", "pcl-filter", "reinforce-ada"}))
 def test_arms_spend_nearly_everything_when_the_pool_is_large(grow_anchors, name):
-    spent = spend(name, np.random.default_rng(0).random(400), Shape(128, 2), grow_anchors)
-    assert spent.units > 0.97 * Shape(128, 2).units
+    spent = spend(name, np.random.default_rng(0).random(400), Budget(128, 2), grow_anchors)
+    assert spent.units > 0.97 * Budget(128, 2).units
 
 
 def test_trace_skips_certain_prompts_and_grpo_does_not(grow_anchors):
     rates = np.repeat([0.0, 0.5, 1.0], 100)
-    assert spend("trace", rates, Shape(90, 2), grow_anchors).bare_P[rates != 0.5].sum() == 0
-    assert spend("grpo", rates, Shape(90, 2), grow_anchors).bare_P[rates != 0.5].sum() > 0
+    assert spend("trace", rates, Budget(90, 2), grow_anchors).bare_P[rates != 0.5].sum() == 0
+    assert spend("grpo", rates, Budget(90, 2), grow_anchors).bare_P[rates != 0.5].sum() > 0
 
 
 def test_flat_arms_take_whole_groups_of_the_whole_budget(grow_anchors):
     for name in ("grpo", "pcl", "mopps"):
-        bare = spend(name, np.random.default_rng(0).random(300), Shape(128, 2, 8), grow_anchors).bare_P
+        bare = spend(name, np.random.default_rng(0).random(300), Budget(128, 2, 8), grow_anchors).bare_P
         assert (bare[bare > 0] == 8).all()
         assert (bare > 0).sum() == 32
 
 
 def test_treepo_matches_the_units_of_flat_groups(grow_anchors):
-    spent = spend("treepo", np.full(300, 0.5), Shape(128, 2, 8), grow_anchors)
+    spent = spend("treepo", np.full(300, 0.5), Budget(128, 2, 8), grow_anchors)
     assert (spent.bare_P[spent.bare_P > 0] == 4).all()
     assert (spent.bare_P > 0).sum() == 32
     per_tree = np.bincount(spent.anchors.tree_A, weights=spent.further_A)
-    assert set(per_tree.tolist()) <= {8.0, 4.0}  # two continuations per bare rollout, or their price in bare rollouts
+    assert set(per_tree.tolist()) <= {
+        8.0,
+        4.0,
+    }  # two continuations per factual rollout, or their price in factual rollouts
 
 
 def test_pcl_takes_the_prompts_nearest_a_half(grow_anchors):
     rates = np.linspace(0, 1, 101)
-    chosen = rates[spend("pcl", rates, Shape(20, 2, 8), grow_anchors).bare_P > 0]
+    chosen = rates[spend("pcl", rates, Budget(20, 2, 8), grow_anchors).bare_P > 0]
     assert sorted(chosen.tolist()) == pytest.approx([0.48, 0.49, 0.5, 0.51, 0.52])
 
 
 def test_mopps_explores_what_it_does_not_know_and_is_pcl_when_it_does(grow_anchors):
     rates = np.concatenate([np.full(20, 0.5), np.full(80, 0.1)])
-    known = spend("mopps", rates, Shape(40, 2, 8), grow_anchors, concentration=1e9).bare_P
+    known = spend("mopps", rates, Budget(40, 2, 8), grow_anchors, concentration=1e9).bare_P
     assert known[20:].sum() == 0
-    unknown = spend("mopps", rates, Shape(40, 2, 8), grow_anchors, concentration=1.0).bare_P
+    unknown = spend("mopps", rates, Budget(40, 2, 8), grow_anchors, concentration=1.0).bare_P
     assert unknown[20:].sum() > 0
 
 
 def test_knapsack_favours_hard_prompts_over_equally_uncertain_easy_ones(grow_anchors):
     rates = np.repeat([0.2, 0.8], 16)
-    bare = spend("knapsack", rates, Shape(128, 2, 8), grow_anchors).bare_P
+    bare = spend("knapsack", rates, Budget(128, 2, 8), grow_anchors).bare_P
     assert bare[:16].sum() > bare[16:].sum()
 
 
 def test_vip_gives_every_prompt_of_its_batch_two_and_the_uncertain_ones_more(grow_anchors):
     rates = np.repeat([0.5, 0.02], 8)
-    bare = spend("vip", rates, Shape(64, 2, 8), grow_anchors).bare_P
+    bare = spend("vip", rates, Budget(64, 2, 8), grow_anchors).bare_P
     assert bare.min() >= 2
     assert bare[:8].min() > bare[8:].max()
 
@@ -152,7 +157,7 @@ def test_entropy_tree_branches_where_the_policy_hesitates():
         Belief.ignorant(4),
         surprisal_A=np.array([9.0, 0.2, 0.5, 0.1]),
     )
-    counts = ARMS["entropy-tree"].plan_continuations(anchors, np.array([2]), Shape(2, 2), np.random.default_rng(0))
+    counts = ARMS["entropy-tree"].plan_continuations(anchors, np.array([2]), Budget(2, 2), np.random.default_rng(0))
     assert counts.tolist() == [0, 1, 2, 1]
 
 
@@ -161,27 +166,27 @@ def test_random_branch_points_are_uniform_over_the_turns_of_all_rollouts():
     anchors = Anchors(
         *(np.array(x) for x in ([0, 1, 2], [0, 0, 0], [0, 1, 2], [2, 2, 1], [1, 1, 0])), Belief.ignorant(3)
     )
-    counts = ARMS["treepo"].plan_continuations(anchors, np.array([4000]), Shape(2, 2), np.random.default_rng(0))
+    counts = ARMS["treepo"].plan_continuations(anchors, np.array([4000]), Budget(2, 2), np.random.default_rng(0))
     assert counts.tolist() == pytest.approx([0, 6000, 2000], abs=200)
 
 
 def test_c19_dynamic_sampling_ends_when_nothing_is_ever_mixed(grow_anchors):
-    spent = spend("grpo-filter", np.zeros(50), Shape(8, 2, 4), grow_anchors)
+    spent = spend("grpo-filter", np.zeros(50), Budget(8, 2, 4), grow_anchors)
     assert spent.bare_P.sum() == 16
     assert spent.rounds == 2
 
 
 def test_filter_stops_when_its_aim_is_reached_and_leaves_the_rest_unspent(grow_anchors):
     mixed = np.full(400, 0.5)
-    spent = spend("grpo-filter", mixed, Shape(128, 2, 8), grow_anchors)
+    spent = spend("grpo-filter", mixed, Budget(128, 2, 8), grow_anchors)
     assert 128 <= spent.bare_P.sum() < 170  # 16 of 32 groups, and a few for those that were dead
-    spent = spend("grpo-filter", np.repeat([0.0, 0.5], 200), Shape(128, 2, 8), grow_anchors)
+    spent = spend("grpo-filter", np.repeat([0.0, 0.5], 200), Budget(128, 2, 8), grow_anchors)
     assert spent.bare_P.sum() > 200
 
 
 def test_reinforce_ada_goes_on_with_unbalanced_prompts_only(grow_anchors):
     rates = np.repeat([0.5, 0.0], 16)
-    spent = spend("reinforce-ada", rates, Shape(128, 2, 8), grow_anchors)
+    spent = spend("reinforce-ada", rates, Budget(128, 2, 8), grow_anchors)
     assert spent.bare_P[16:].mean() > spent.bare_P[:16].mean()
     assert spent.rounds > 1
 
@@ -189,7 +194,7 @@ def test_reinforce_ada_goes_on_with_unbalanced_prompts_only(grow_anchors):
 def test_c23_no_band_of_rates_can_empty_the_batch(grow_anchors):
     far = np.repeat([0.02, 0.97], 4)  # nothing near 0.5
     for name in ("pcl", "mopps", "trace", "pcl-filter"):
-        assert spend(name, far, Shape(8, 2, 4), grow_anchors).bare_P.sum() >= 8, name
+        assert spend(name, far, Budget(8, 2, 4), grow_anchors).bare_P.sum() >= 8, name
 
 
 def test_c30_the_cross_of_predictor_and_filter_is_registered():
@@ -203,7 +208,7 @@ def test_untrained_predictor_allocates_like_uniform(grow_anchors):
     rng = np.random.default_rng(1)
     mixed = []
     for _ in range(40):
-        counts = ARMS["trace"].plan_roots(Belief.ignorant(2000), Shape(300, 2), rng)
+        counts = ARMS["trace"].plan_roots(Belief.ignorant(2000), Budget(300, 2), rng)
         successes = rng.binomial(counts, rates)
         mixed.append(((successes > 0) & (successes < counts)).sum())
     expected = 100 * np.mean(1 - rates**3 - (1 - rates) ** 3)
@@ -211,8 +216,8 @@ def test_untrained_predictor_allocates_like_uniform(grow_anchors):
 
 
 def test_shape_counts_its_units():
-    assert Shape(1024, 2).units == 2048
-    assert Shape(512, 6).units == 2048
+    assert Budget(1024, 2).units == 2048
+    assert Budget(512, 6).units == 2048
 
 
 def open_anchors(turn, successes, failures, means, tokens):
@@ -221,10 +226,10 @@ def open_anchors(turn, successes, failures, means, tokens):
 
 
 def test_unified_queue_takes_the_largest_gain_per_price():
-    # one tree of four bare rollouts, all failed; a root at V = 0.5 and a prefix at V = 0.4 that costs a half
+    # one tree of four factual rollouts, all failed; a root at V = 0.5 and a prefix at V = 0.4 that costs a half
     anchors = open_anchors([0, 1], [0, 0], [4, 4], [0.5, 0.4], [100, 50])
     unified = TraceUnified(per="units")
-    counts = unified.plan_continuations(anchors, np.array([4]), Shape(4, 1), np.random.default_rng(0))
+    counts = unified.plan_continuations(anchors, np.array([4]), Budget(4, 1), np.random.default_rng(0))
     # gains per unit: prefix .8, .48, .288, .17; root .5: two prefix units, then the root for the last unit
     assert counts.tolist() == [1, 2]
 
@@ -232,7 +237,7 @@ def test_unified_queue_takes_the_largest_gain_per_price():
 def test_unified_queue_prefers_short_suffixes_per_token():
     anchors = open_anchors([0, 1, 2], [0, 0, 0], [4, 4, 4], [0.01, 0.4, 0.4], [100, 80, 10])
     unified = TraceUnified(per="tokens")
-    counts = unified.plan_continuations(anchors, np.array([4]), Shape(4, 1), np.random.default_rng(0))
+    counts = unified.plan_continuations(anchors, np.array([4]), Budget(4, 1), np.random.default_rng(0))
     assert counts[2] > counts[1]
 
 
@@ -242,7 +247,7 @@ def test_unified_queue_crosses_trees():
         Belief.point(np.array([0.0, 0.5, 0.0, 0.001])),
     )
     counts = TraceUnified(per="units").plan_continuations(
-        anchors, np.array([2, 2]), Shape(4, 2), np.random.default_rng(0)
+        anchors, np.array([2, 2]), Budget(4, 2), np.random.default_rng(0)
     )
     assert counts.sum() == 8
     assert counts[1] > 4  # `trace` would give each tree its own four
@@ -252,7 +257,7 @@ def test_unified_queue_in_tokens_keeps_to_tokens_not_to_units():
     """Continuations of a tenth of a rollout: the two units that are left pay for twenty of them instead of four."""
     anchors = open_anchors([0, 1, 2], [0, 0, 0], [4, 4, 4], [0.0, 0.9, 0.9], [100, 10, 10])
     in_units, in_tokens = (
-        TraceUnified(budget=budget).plan_continuations(anchors, np.array([4]), Shape(4, 1), np.random.default_rng(0))
+        TraceUnified(budget=budget).plan_continuations(anchors, np.array([4]), Budget(4, 1), np.random.default_rng(0))
         for budget in ("units", "tokens")
     )
     assert in_units.sum() == 4

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.allocation import ARMS, Belief, Seen, Shape, plan_by_tree
+from components.allocation.anchors import Belief, Seen
+from components.allocation.arm import plan_by_tree
+from components.allocation.arms import ARMS
+from components.allocation.budget import Budget
 
-SHAPE = Shape(24, 2, 4)
+SHAPE = Budget(24, 2, 4)
 LOCAL = [name for name, arm in ARMS.items() if arm.is_local]
 
 

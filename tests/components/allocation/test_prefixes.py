@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.allocation.base import Anchors, Belief
+from components.allocation.anchors import Anchors, Belief
 from components.allocation.prefixes import fall_back_to_roots, is_open, plan_prefixes
 from components.allocation.utilities import prefix_gain, prefix_utility
 
@@ -71,7 +71,7 @@ def test_prefix_without_a_scored_rollout_has_no_outcome_to_flip():
     assert plan_prefixes(anchors, np.array([3])).tolist() == [0, 0, 3]
 
 
-def test_tree_without_an_open_prefix_gets_bare_rollouts():
+def test_tree_without_an_open_prefix_gets_factual_rollouts():
     anchors = anchors_of([0, 1], [1, 1], [1, 1], [0.5, 0.5])
     budget = np.array([5])
     assert plan_prefixes(anchors, budget).tolist() == [0, 0]

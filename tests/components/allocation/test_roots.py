@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.allocation.roots import plan_roots
 from components.allocation.roots_dp import plan_roots_dp
 from components.allocation.utilities import root_utility

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import beta
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.allocation.utilities import (
     contrast,
     power_mean,

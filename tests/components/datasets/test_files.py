@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.datasets.files import field, read_rows
+from components.environments.files import field, read_rows
 from components.errors import UserError
 
 ROWS = [{"question": "Où?", "answer": "木"}, {"question": 'a "b",\nc', "answer": "d"}]

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
-from components.datasets.functions import CATEGORIES, MULTI_TURN, SINGLE_TURN, load_bfcl, split_bfcl
-from components.datasets.store import load_prompts, prompts_to_table
-from components.environments import bfcl
+from components.environments.base import bfcl
+from components.environments.dataset import load_prompts, prompts_to_table
+from components.environments.functions.prompts import CATEGORIES, MULTI_TURN, SINGLE_TURN, load_bfcl, split_bfcl
 from components.errors import UserError
 from components.storage import write_parquet
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.math_gold import corrupt, judge
-from components.datasets.math import GENERATORS, generate_reasoning, load_math
+from components.environments.math.problems import GENERATORS, generate_reasoning, load_math
 from components.errors import UserError
 
 REAL = os.environ.get("TRACE_REAL_DATA")

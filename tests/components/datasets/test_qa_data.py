@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.datasets.qa import corpus_of, evidence_of, load_qa
-from components.environments.retrieval import Bm25, Passage, load_corpus
 from components.environments.search import Search
+from components.environments.search.match import QuestionAnswering, normalise
+from components.environments.search.questions import corpus_of, evidence_of, load_qa
+from components.environments.search.retrieval import Bm25, Passage, load_corpus
 from components.errors import UserError
-from components.verifiers.qa import QuestionAnswering, normalise
 
 REAL = Path(os.environ.get("TRACE_REAL_DATA", "")) / "qa"
 needs_real_data = pytest.mark.skipif("TRACE_REAL_DATA" not in os.environ, reason="TRACE_REAL_DATA is not set")

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from components.datasets import load_prompts
-from components.datasets.qa import make_prompt
-from components.datasets.splits import write_splits
+from components.environments.dataset import load_prompts, write_splits
+from components.environments.search.questions import make_prompt
 from components.errors import UserError
 from components.storage import content_hash, read_json
 

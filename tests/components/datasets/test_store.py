@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from components.config import EnvironmentParams
-from components.datasets import Prompts, load_prompts, prepare
 from components.datasets.builtin import BUILTIN
 from components.datasets.chains import draw_chains, zipf
-from components.datasets.store import prompts_to_table
+
+from components.environments.base import EnvironmentParams
+from components.environments.dataset import Prompts, load_prompts, prepare, prompts_to_table
 from components.errors import UserError
 from components.storage import content_hash, read_json, write_parquet
 

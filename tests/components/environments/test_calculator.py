@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from components.datasets import multihop
-from components.datasets.calculator import generate_prompts, make_prompt, vocabulary, zipf_weights
 from components.datasets.chains import draw_chains, zipf
-from components.environments.calculator import MODULUS, NUMBERS, OPERATIONS, OPERATORS, Calculator, compute, solve
-from components.environments.multihop import RELATIONS
-from components.tree.schema import StopReason
-from components.verifiers import verify
 from components.verifiers.exact_match import ExactMatch
+
+from components.environments.calculator import (
+    MODULUS,
+    NUMBERS,
+    OPERATIONS,
+    OPERATORS,
+    Calculator,
+    compute,
+    generate_prompts,
+    make_prompt,
+    solve,
+    vocabulary,
+    zipf_weights,
+)
+from components.environments.dataset import multihop
+from components.environments.multihop import RELATIONS
+from components.environments.verify import verify
+from components.tree.schema import StopReason
 
 
 def draw(count: int, seed: int = 0) -> list:

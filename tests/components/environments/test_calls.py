@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from components.environments.calls import MAX_CALLS, MAX_DEPTH, hermes, read_calls, read_turns, write_turns
+from components.environments.functions.calls import MAX_CALLS, MAX_DEPTH, hermes, read_calls, read_turns, write_turns
 from components.environments.parsing import Call, MalformedCall
 
 PARAMETERS = {"cd": ["folder"], "mv": ["source", "destination"], "spotify.play": ["artist", "minutes"]}

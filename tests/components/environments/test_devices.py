@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from components.datasets.devices import generate_prompts, make_prompt, vocabulary, zipf_weights
-from components.environments import replay
-from components.environments.devices import CIRCUITS, DEVICES, FUNCTIONS, SKILLS, Devices, State, solve
-from components.tree.schema import StopReason
-from components.verifiers import verify
 from components.verifiers.exact_match import ExactMatch
+
+from components.environments.base import replay
+from components.environments.devices import (
+    CIRCUITS,
+    DEVICES,
+    FUNCTIONS,
+    SKILLS,
+    Devices,
+    State,
+    generate_prompts,
+    make_prompt,
+    solve,
+    vocabulary,
+    zipf_weights,
+)
+from components.environments.verify import verify
+from components.tree.schema import StopReason
 
 
 def draw(count: int, seed: int = 0) -> list:

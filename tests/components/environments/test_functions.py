@@ -12,16 +12,15 @@ import pytest
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
 from bench.functions_gold import answer_of, corrupt, reference_verdict, variants
-from components.datasets.functions import MULTI_TURN, SINGLE_TURN, load_bfcl
-from components.environments import bfcl, replay
-from components.environments.base import Prompt
-from components.environments.bfcl_gold import gold_turns, play
-from components.environments.calls import hermes
+from components.environments.base import Prompt, bfcl, replay
 from components.environments.functions import Functions, State
+from components.environments.functions.calls import hermes
+from components.environments.functions.gold import gold_turns, play
+from components.environments.functions.prompts import MULTI_TURN, SINGLE_TURN, load_bfcl
+from components.environments.functions.verdicts import FunctionCalls
 from components.environments.parsing import Call
+from components.environments.verify import verify
 from components.tree.schema import StopReason
-from components.verifiers import verify
-from components.verifiers.functions import FunctionCalls
 
 # Rows whose possible answers contradict their own function documents: a required parameter without a possible value, or
 # a parameter that the function has not.

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from components.environments.base import Prompt, replay
-from components.environments.boxed import last_boxed
 from components.environments.math import SYSTEM, MathWithPython
-from components.environments.python_tool import Result
+from components.environments.math.boxed import last_boxed
+from components.environments.math.python_tool import Result
 from components.tree.schema import Status, StopReason
 
 PROMPT = Prompt("id", "What is 6 times 7?", "42")

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from components.datasets.multihop import generate_prompts, make_prompt, zipf_weights
-from components.environments.multihop import ENTITIES, FIELDS, RELATIONS, MultiHop, solve
-from components.tree.schema import StopReason
-from components.verifiers import verify
 from components.verifiers.exact_match import ExactMatch
+
+from components.environments.multihop import (
+    ENTITIES,
+    FIELDS,
+    RELATIONS,
+    MultiHop,
+    generate_prompts,
+    make_prompt,
+    solve,
+    zipf_weights,
+)
+from components.environments.verify import verify
+from components.tree.schema import StopReason
 
 
 def draw(count: int, seed: int = 0) -> list:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from components.environments.python_tool import ConfinedPython, PythonTool, SandboxedPython, echo_last
+from components.environments.math.python_tool import ConfinedPython, PythonTool, SandboxedPython, echo_last
 from components.tree.schema import Status
 from components.workers.confine import available
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.environments import retrieval
-from components.environments.retrieval import Bm25, Passage, load_corpus
+from components.environments.base import retrieval
+from components.environments.search.retrieval import Bm25, Passage, load_corpus
 from components.errors import UserError
 
 PASSAGES = [

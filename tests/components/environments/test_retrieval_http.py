@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from components.environments.retrieval import Passage, RetrievalError
-from components.environments.retrieval_http import HttpRetriever, Recorded
+from components.environments.search.retrieval import Passage, RetrievalError
+from components.environments.search.retrieval_http import HttpRetriever, Recorded
 from components.errors import UserError
 
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from components.datasets.qa import make_prompt
-from components.environments import replay
-from components.environments.retrieval import QUERY_CHARACTERS, Bm25, Passage, RetrievalError
+from components.environments.base import replay
 from components.environments.search import MAX_CALLS, Search, final_answer, load_examples
+from components.environments.search.questions import make_prompt
+from components.environments.search.retrieval import QUERY_CHARACTERS, Bm25, Passage, RetrievalError
 from components.errors import UserError
 from components.tree.schema import StopReason
 

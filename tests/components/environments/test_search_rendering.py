@@ -15,11 +15,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from components.config import EngineParams
-from components.datasets.qa import make_prompt
-from components.environments.retrieval import Passage
 from components.environments.search import Search
-from components.policy.base import Completion, Request
+from components.environments.search.questions import make_prompt
+from components.environments.search.retrieval import Passage
+from components.policy.engines.base import Completion, EngineParams, Request
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start
 from components.tree.schema import StopReason

@@ -7,15 +7,15 @@ import json
 import numpy as np
 import pytest
 import torch
+from components.datasets.builtin import BUILTIN
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from components.config import PolicyParams
-from components.datasets.builtin import BUILTIN
 from components.errors import UserError
 from components.planning.models import PUBLISHED, Model, model_of, read_model
-from components.policy.attention import RowCache
-from components.policy.prefix_cache import PrefixCache
+from components.policy.base import PolicyParams
+from components.policy.engines.transformers.attention import RowCache
+from components.policy.engines.transformers.prefix_cache import PrefixCache
 from components.policy.tiny import build_model, build_tokenizer
 
 SMOLLM2 = Model(30, 576, 9, 3, 64, 1536, 49152, True)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from components.allocation import ARMS, Anchors, Belief
-from components.config import Params
-from components.params_file import load_params
+from components.allocation.anchors import Anchors, Belief
+from components.allocation.arms import ARMS
+from components.params.load import load_params
+from components.params.root import Params, compose
 from components.planning import Cluster, make_cluster, model_of, plan
 from components.planning.memory import trained_parameters
 from components.planning.models import PUBLISHED
@@ -88,14 +89,14 @@ def test_each_cause_has_its_key(changes, message):
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_rollouts_spend_the_budget_as_the_arm_does(arm):
-    params = Params.model_validate({"allocation": {"arm": arm}})
+    params = compose({"allocation": {"arm": arm}})
     bare, further = rollouts_of(params)
-    assert bare + further / 2 == params.allocation.shape.units
+    assert bare + further / 2 == params.allocation.budget.units
     zero, turns = np.zeros(3, dtype=np.int64), np.arange(3)
     belief = Belief(np.full(3, 0.5), np.full(3, 2.0))
     right, wrong = np.array([1, 1, 0]), np.array([1, 0, 1])  # below a root and two prefixes
     anchors = Anchors(turns, zero, turns, right, wrong, belief, np.full(3, 0.5), np.full(3, 9.0))
-    granted = ARMS[arm].plan_continuations(anchors, np.array([4]), params.allocation.shape, np.random.default_rng(0))
+    granted = ARMS[arm].plan_continuations(anchors, np.array([4]), params.allocation.budget, np.random.default_rng(0))
     assert (granted.sum() > 0) == (further > 0)
 
 

@@ -9,11 +9,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from components.config import UpdateParams
-from components.policy.batches import Proximal, micro_batches
-from components.policy.loss import batch_loss, score
-from components.policy.packing import Row
-from components.tree.advantages import credit
+from components.policy.packing.batches import Proximal, micro_batches
+from components.policy.packing.rows import Row
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.loss import batch_loss, score
+from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
 
@@ -80,7 +80,7 @@ def grow(trees: list[list[int]], seed: int = 0, vocabulary: int = VOCABULARY, lo
 
 def near(model, trees: Forest, kind: str, seed: int = 0) -> Proximal:
     """Old log-probabilities around the model's own: ratios from 0.6 to 1.6, weights from 0.5 to 2."""
-    rng, terms = np.random.default_rng(seed), credit(trees, kind)
+    rng, terms = np.random.default_rng(seed), terms_of(trees, kind)
     logprob_T = trees.logprob_T.copy()
     with torch.no_grad():
         for batch in micro_batches(trees, terms, FLAT):
@@ -90,7 +90,7 @@ def near(model, trees: Forest, kind: str, seed: int = 0) -> Proximal:
 
 def gradient(model, trees: Forest, update: UpdateParams, proximal: Proximal, temperature: float = 0.8) -> torch.Tensor:
     model.zero_grad(set_to_none=True)
-    for batch in micro_batches(trees, credit(trees, update.advantage), update, proximal):
+    for batch in micro_batches(trees, terms_of(trees, update.advantage), update, proximal):
         batch_loss(model, batch, update, temperature)[0].backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 

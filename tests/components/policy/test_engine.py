@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import EngineParams
 from components.errors import UserError
-from components.policy.base import Completion, Request
 from components.policy.checkpoint import load_model, shared_model
-from components.policy.engine_transformers import TransformersEngine, uniform
+from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.transformers.engine import TransformersEngine, uniform
 
 PROMPTS = [[3, 8, 20, 9, 60, 4], [3, 8, 21, 9, 8, 22, 9, 61, 4]]
 

@@ -16,13 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from components.config import EngineParams, Params
 from components.errors import UserError
-from components.policy import ENGINES, vllm_client
-from components.policy.base import Request
-from components.policy.engine_vllm import VllmEngine, check
-from components.policy.engine_vllm_colocated import ColocatedVllmEngine
-from components.policy.vllm_launch import ROOT, launch
+from components.params.root import compose
+from components.policy.engines import ENGINES
+from components.policy.engines.base import EngineParams, Request
+from components.policy.engines.vllm import check
+from components.policy.engines.vllm import client as vllm_client
+from components.policy.engines.vllm.colocated import ColocatedVllmEngine
+from components.policy.engines.vllm.engine import VllmEngine
+from components.policy.engines.vllm.launch import ROOT, launch
 from tests.components.policy.fake_vllm import FakeVllm
 
 
@@ -207,14 +209,14 @@ def test_the_number_of_servers_decides_where_sampling_happens():
     ],
 )
 def test_what_cannot_work_is_said_before_a_run_starts(values, message, monkeypatch):
-    monkeypatch.setattr("components.policy.engine_vllm.find_spec", lambda name: None)
+    monkeypatch.setattr("components.policy.engines.vllm.engine.find_spec", lambda name: None)
     with pytest.raises(UserError, match=message):
-        check(Params.model_validate({"engine": {"name": "vllm", **values}, "policy": {"hidden": 128}}))
+        check(compose({"engine": {"name": "vllm", **values}, "policy": {"hidden": 128}}))
 
 
 def test_heads_too_small_for_vllm_are_said_before_a_run_starts():
     with pytest.raises(UserError, match=r"policy\.hidden=64: vLLM needs a multiple of 128"):
-        check(Params.model_validate({"engine": {"name": "vllm"}}))
+        check(compose({"engine": {"name": "vllm"}}))
 
 
 def test_a_server_that_does_not_start_is_one_clear_error(tmp_path, monkeypatch):

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from components.config import EngineParams
-from components.datasets.qa import load_qa
-from components.environments.retrieval import Bm25, Passage
 from components.environments.search import Search, load_examples
+from components.environments.search.questions import load_qa
+from components.environments.search.retrieval import Bm25, Passage
 from components.errors import UserError
-from components.params_file import load_params
-from components.policy.base import Request
-from components.policy.engine_transformers import TransformersEngine
+from components.params.load import load_params
+from components.policy.engines.base import EngineParams, Request
+from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.from_gguf import from_gguf
 from components.policy.renderer import Renderer
 

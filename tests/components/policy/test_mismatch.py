@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from components.config import EngineParams
-from components.policy.base import Request
-from components.policy.batches import collate, micro_batches
-from components.policy.engine_transformers import TransformersEngine
-from components.policy.loss import Stats, compare, score
-from components.policy.mismatch import look_back
-from components.policy.trainer_torch import TorchTrainer
-from components.tree.advantages import credit
+from components.policy.engines.base import EngineParams, Request
+from components.policy.engines.transformers.engine import TransformersEngine
+from components.policy.packing.batches import collate, micro_batches
+from components.policy.trainers.loss import Stats, compare, score
+from components.policy.trainers.mismatch import measure_mismatch
+from components.policy.trainers.torch.trainer import TorchTrainer
+from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 from tests.components.policy.packed import FLAT, SHAPES, TREE, gradient, grow, near, qwen, row_of
 
@@ -76,13 +75,13 @@ def test_mismatch_of_batches_adds_up():
 @pytest.mark.parametrize("packing", ["tree", "flat"])
 def test_truncated_weights_are_the_trainers_over_the_engines_and_ratios_start_at_1(packing):
     model, trees = qwen(), grow(SHAPES["several"], seed=3)
-    terms = credit(trees, "grpo")
+    terms = terms_of(trees, "grpo")
     engine_T = near(model, trees, "grpo").logprob_T
     for node, first in zip(trees.nodes, trees.first_N, strict=True):
         node.logprobs = [engine_T[first + i] if acted else math.nan for i, acted in enumerate(node.is_action)]
     trees = Forest(trees.nodes)
     capped = TREE.model_copy(update={"importance_cap": 1.2, "packing": packing})
-    proximal, metrics = look_back(model, trees, terms, capped, 0.8)
+    proximal, metrics = measure_mismatch(model, trees, terms, capped, 0.8)
     assert proximal is not None
     plain, weighted = (
         torch.cat([batch.weight_K for batch in micro_batches(trees, terms, capped, given)]).numpy()
@@ -104,7 +103,7 @@ def test_truncated_weights_are_the_trainers_over_the_engines_and_ratios_start_at
 
 def test_without_a_cap_nothing_is_computed():
     trees = grow(SHAPES["star"])
-    assert look_back(None, trees, credit(trees, "grpo"), TREE, 1.0) == (None, {})
+    assert measure_mismatch(None, trees, terms_of(trees, "grpo"), TREE, 1.0) == (None, {})
 
 
 def test_token_that_the_trainer_deems_impossible_stays_in_the_batch():
@@ -112,5 +111,5 @@ def test_token_that_the_trainer_deems_impossible_stays_in_the_batch():
     trees.nodes[1].logprobs[0] = 2000.0  # no probability, but what a broken engine might hand over
     trees = Forest(trees.nodes)
     capped = FLAT.model_copy(update={"importance_cap": 2.0})
-    proximal, _ = look_back(model, trees, credit(trees, "grpo"), capped, 1.0)
+    proximal, _ = measure_mismatch(model, trees, terms_of(trees, "grpo"), capped, 1.0)
     assert torch.isfinite(gradient(model, trees, capped, proximal)).all()

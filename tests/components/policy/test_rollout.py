@@ -12,15 +12,14 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from components.config import EngineParams
-from components.datasets.multihop import make_prompt
-from components.environments import replay
-from components.environments.multihop import MultiHop, solve
+from components.environments.base import replay
+from components.environments.multihop import MultiHop, make_prompt, solve
 from components.errors import UserError
-from components.policy.base import Completion, Request
+from components.policy.engines.base import Completion, EngineParams, Request
 from components.policy.renderer import Renderer
-from components.policy.rollout import Sampler, Start, derive_seed
+from components.policy.rollout import Sampler, Start
 from components.policy.warmup import demonstrate
+from components.seeds import derive_seed
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, Status, StopReason
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from components.config import EngineParams
-from components.datasets.multihop import make_prompt
-from components.environments.multihop import MultiHop, solve
+from components.environments.multihop import MultiHop, make_prompt, solve
 from components.errors import UserError
-from components.policy.base import Completion, Request
+from components.policy.engines.base import Completion, EngineParams, Request
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start
 from components.tree.schema import Status, StopReason

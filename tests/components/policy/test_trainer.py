@@ -12,14 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from components.config import UpdateParams
-from components.policy.batches import build_rows, collate
 from components.policy.checkpoint import load_model
-from components.policy.loss import batch_loss, clipped_loss, score
-from components.policy.packing import Row
-from components.policy.trainer_torch import TorchTrainer
+from components.policy.packing.batches import build_rows, collate
+from components.policy.packing.rows import Row
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.loss import batch_loss, clipped_loss, score
+from components.policy.trainers.torch.trainer import TorchTrainer
 from components.storage import content_hash
-from components.tree.advantages import credit
+from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, Status, StopReason
 
@@ -95,7 +95,7 @@ def path_of(token_ids: list[int], old_logprob: list[float]) -> Row:
 def gradient(policy: Path, trees: Forest, settings: UpdateParams = SETTINGS) -> torch.Tensor:
     """Gradient of the loss on the whole forest, flattened."""
     model = load_model(policy)
-    batch = collate(build_rows(trees, credit(trees, settings.advantage)))
+    batch = collate(build_rows(trees, terms_of(trees, settings.advantage)))
     batch_loss(model, batch, settings, temperature=1.0)[0].backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -154,7 +154,7 @@ def test_nothing_to_learn_is_no_step_and_no_crash(random_policy, tmp_path):
 
 def test_observations_carry_no_gradient(random_policy):
     """Changing what would be predicted at observation positions must not matter: only sampled tokens have terms."""
-    rows = build_rows(forest([1.0, 0.0]), credit(forest([1.0, 0.0]), "grpo"))
+    rows = build_rows(forest([1.0, 0.0]), terms_of(forest([1.0, 0.0]), "grpo"))
     trained = sum(w > 0 for row in rows for w in row.weight)
     assert trained == 2 * 2 * 5
     for row in rows:
@@ -165,7 +165,7 @@ def test_observations_carry_no_gradient(random_policy):
 
 def test_every_action_token_of_every_turn_carries_its_own_advantage():
     trees = forest([1.0, 0.0], turns=3)
-    for row in build_rows(trees, credit(trees, "grpo")):
+    for row in build_rows(trees, terms_of(trees, "grpo")):
         values = {a for a, w in zip(row.advantage, row.weight, strict=True) if w}
         assert len(values) == 1
         assert abs(values.pop()) == pytest.approx(1.0)
@@ -173,7 +173,7 @@ def test_every_action_token_of_every_turn_carries_its_own_advantage():
 
 def test_the_first_sampled_token_is_trained():
     trees = forest([1.0, 0.0], turns=1)
-    row = build_rows(trees, credit(trees, "grpo"))[0]
+    row = build_rows(trees, terms_of(trees, "grpo"))[0]
     assert [i for i, w in enumerate(row.weight) if w] == [4, 5, 6, 7, 8]
 
 
@@ -193,9 +193,8 @@ def test_shared_prefix_has_one_clipped_term_per_leaf():
 
 def test_temperature_is_applied_as_in_sampling(random_policy):
     """A trainer that forgets it sees ratios far from 1 on its own policy's samples."""
-    from components.config import EngineParams
-    from components.policy.base import Request
-    from components.policy.engine_transformers import TransformersEngine
+    from components.policy.engines.base import EngineParams, Request
+    from components.policy.engines.transformers.engine import TransformersEngine
 
     engine = TransformersEngine(EngineParams(temperature=0.6))
     engine.load(random_policy)

@@ -17,22 +17,22 @@ import psutil
 import pytest
 import torch
 
-from components.config import UpdateParams
 from components.errors import UserError
-from components.policy.batches import micro_batches
 from components.policy.checkpoint import load_model
+from components.policy.packing.batches import micro_batches
 from components.policy.renderer import Renderer
-from components.policy.trainable import load_moments
-from components.policy.trainer_deepspeed import DeepSpeedTrainer, launch
-from components.policy.trainer_torch import TorchTrainer
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.deepspeed.trainer import DeepSpeedTrainer, launch
+from components.policy.trainers.torch.trainer import TorchTrainer
+from components.policy.trainers.trainable import load_moments
 from components.storage import content_hash, write_json, write_parquet
-from components.tree.advantages import credit
+from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 from tests.components.policy.test_trainer import forest
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
 
-WORKER = "components.policy.deepspeed_worker"
+WORKER = "components.policy.trainers.deepspeed.worker"
 STAGES = (0, 1, 2, 3)
 ONE_STEP = UpdateParams(advantage="grpo", epochs=1, minibatches=1)
 SMALL = {"micro_batch_tokens": 60, "minibatches": 2, "epochs": 2}  # several batches in some steps, one in others
@@ -154,7 +154,7 @@ def test_the_step_is_that_of_one_process(request, processes, stage):
 
 def test_a_process_with_fewer_batches_takes_part_to_the_end(two):
     chosen, _, given = two.jobs["uneven"]
-    batches = micro_batches(given, credit(given, "grpo"), chosen.model_copy(update={"packing": "tree"}))
+    batches = micro_batches(given, terms_of(given, "grpo"), chosen.model_copy(update={"packing": "tree"}))
     assert len(batches) == 3
     assert_same_step(two.policy("uneven"), two.reference("uneven"))
 

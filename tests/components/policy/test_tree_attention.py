@@ -15,11 +15,12 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from components.policy import self_check, tree_attention
-from components.policy.packing import layout, split
-from components.policy.self_check import settle_packing
-from components.policy.tree_attention import block_mask, blocks
-from components.tree.advantages import credit
+from components.policy.packing import tree_attention
+from components.policy.packing.rows import layout, split
+from components.policy.packing.tree_attention import block_mask, blocks
+from components.policy.trainers import self_check
+from components.policy.trainers.self_check import choose_packing
+from components.tree.advantages import terms_of
 from tests.components.policy.packed import (
     FLAT,
     SHAPES,
@@ -98,7 +99,7 @@ def test_model_that_ignores_the_tree_is_trained_on_rows(monkeypatch, caplog):
     model, trees = qwen(), grow(SHAPES["several"])
     auto = TREE.model_copy(update={"packing": "auto"})
     for _ in range(2):
-        settled, metrics = settle_packing(model, trees, credit(trees, "grpo"), auto, 1.0)
+        settled, metrics = choose_packing(model, trees, terms_of(trees, "grpo"), auto, 1.0)
         assert settled.packing == "flat"
         assert metrics["packed"] == 0
     (record,) = caplog.records  # one line, also when it is asked again
@@ -111,7 +112,7 @@ def test_model_with_an_attention_of_its_own_is_trained_on_rows(caplog):
     model = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=1, n_head=2)).eval()
     trees = grow(SHAPES["star"])
     auto = TREE.model_copy(update={"packing": "auto"})
-    settled, metrics = settle_packing(model, trees, credit(trees, "grpo"), auto, 1.0)
+    settled, metrics = choose_packing(model, trees, terms_of(trees, "grpo"), auto, 1.0)
     assert settled.packing == "flat"
     assert metrics["packed"] == 0
     assert "an attention of its own" in caplog.text
@@ -120,10 +121,10 @@ def test_model_with_an_attention_of_its_own_is_trained_on_rows(caplog):
 def test_model_that_sees_trees_rightly_is_packed_and_the_check_is_made_once(monkeypatch):
     monkeypatch.setattr(self_check, "_known", {})
     model, trees = qwen(), grow(SHAPES["several"])
-    auto, terms = TREE.model_copy(update={"packing": "auto"}), credit(trees, "grpo")
-    settled, metrics = settle_packing(model, trees, terms, auto, 1.0)
+    auto, terms = TREE.model_copy(update={"packing": "auto"}), terms_of(trees, "grpo")
+    settled, metrics = choose_packing(model, trees, terms, auto, 1.0)
     assert settled.packing == "tree"
     assert metrics["packed"] == 1
     assert 0 <= self_check.packed_difference(model, trees, terms, auto, 1.0) < 1e-5
     monkeypatch.setattr(self_check, "score", None)  # would fail if it were called again
-    assert settle_packing(model, trees, terms, auto, 1.0)[0].packing == "tree"
+    assert choose_packing(model, trees, terms, auto, 1.0)[0].packing == "tree"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from components.environments.base import Prompt
-from components.predictor import Prefix
+from components.predictor.base import Prefix
 
 Histories = Callable[..., tuple[list[Prefix], np.ndarray]]
 

@@ -27,7 +27,7 @@ class Planter:
         return row
 
     def prefix(self, root: int, v_hat: float, reward: float, continued: list[float] | None = None) -> None:
-        """A bare rollout through a prefix, with continuations from it."""
+        """A factual rollout through a prefix, with continuations from it."""
         at, parent = len(self.nodes), self.nodes[root]
         self.nodes.append(
             Node(parent.tree_id, parent.prompt_id, at, root, 1, Origin.FACTUAL, anchor_id=root, v_hat=v_hat, sibling=0)
@@ -69,7 +69,7 @@ def test_brier_is_per_rollout_and_skill_is_against_the_observed_rate():
     assert metrics["skill_root"] == pytest.approx(1 - metrics["brier_root"] / 0.25)
 
 
-def test_every_visited_prefix_is_judged_by_its_bare_rollouts():
+def test_every_visited_prefix_is_judged_by_its_factual_rollouts():
     planter = Planter()
     for v_hat, reward in ((0.1, 0.0), (0.5, 0.0), (0.6, 1.0), (0.9, 1.0)):
         planter.prefix(planter.root(0.5, []), v_hat, reward, continued=[1.0 - reward])
@@ -80,7 +80,7 @@ def test_every_visited_prefix_is_judged_by_its_bare_rollouts():
 
 
 def test_continuations_and_extra_roots_do_not_count_at_roots():
-    """They were added because of outcomes: here the bare rollout failed, and all that came later succeeded."""
+    """They were added because of outcomes: here the factual rollout failed, and all that came later succeeded."""
     planter = Planter()
     planter.prefix(planter.root(0.0, []), 0.0, 0.0, continued=[1.0, 1.0])
     planter.root(0.0, [0.0, 1.0, 1.0], bare=1)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from components.allocation.utilities import root_utility
-from components.config import Params, PredictorParams
 from components.errors import UserError
+from components.params.root import Params
 from components.policy.checkpoint import load_model
-from components.predictor import Prefix
+from components.predictor.base import PredictorParams, Prefix
 from components.predictor.heads import BetaEnsemble, beta_binomial_nll, mixture_belief
 from components.predictor.policy_features import PolicyFeatures
 

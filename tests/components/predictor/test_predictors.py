@@ -8,19 +8,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from components.config import Params
-from components.datasets import load_prompts, prepare
-from components.environments import Prompt
+from components.build import make_predictor, make_sampler
+from components.environments.base import Prompt
+from components.environments.dataset import load_prompts, prepare
 from components.errors import UserError
-from components.policy import make_sampler
+from components.params.root import Params, compose
 from components.policy.warmup import warm_up
-from components.predictor import PREDICTORS, Prefix, make_predictor
-from components.predictor.oracle import Oracle
+from components.predictor.base import Prefix
+from components.predictor.models import PREDICTORS
+from components.predictor.models.oracle import Oracle
 from components.tree.schema import Node, Origin
 
 
 def settings(params: Params, **predictor: object) -> Params:
-    return Params.model_validate(params.model_dump() | {"predictor": predictor})
+    return compose(params.model_dump() | {"predictor": predictor})
 
 
 TRAINED = [name for name in PREDICTORS if name not in ("oracle", "beta")]
@@ -113,7 +114,7 @@ def test_oracle_agrees_with_other_rollouts_at_roots_and_prefixes(params, tmp_pat
     sampler = make_sampler(params, policy, 0)
     roots = [Prefix.root(p, sampler.renderer.prompt_ids(sampler.environment.chat(p))) for p in prompts]
     chosen = settings(params, name="oracle", rollouts=32)
-    other = Params.model_validate(chosen.model_dump() | {"run": {"seed": 5}})
+    other = compose(chosen.model_dump() | {"run": {"seed": 5}})
     one, two = (make_predictor(each, policy).predict(roots) for each in (chosen, other))
     assert np.abs(one.mean_A - two.mean_A).max() < 0.4
     assert np.corrcoef(one.mean_A, two.mean_A)[0, 1] > 0.9

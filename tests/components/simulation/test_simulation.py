@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from components.allocation import ARMS, Shape
+from components.allocation.arms import ARMS
+from components.allocation.budget import Budget
 from components.errors import UserError
 from components.simulation import Cell, NoisyPredictor, Population, plots, simulate, sweep
 
 POPULATION = Population.with_mixed_share(0.23)  # the regime of the paper, see docs/simulate.md
 POOL = 8000
-SHAPE = Shape(POOL, 2, 8)  # a pool four times the batch of flat groups
+SHAPE = Budget(POOL, 2, 8)  # a pool four times the batch of flat groups
 
 
-def run(arm: str, noise: float = 2.0, belief: str = "plug-in", shape: Shape = SHAPE) -> dict[str, float]:
+def run(arm: str, noise: float = 2.0, belief: str = "plug-in", shape: Budget = SHAPE) -> dict[str, float]:
     return simulate(ARMS[arm], shape, POOL, POPULATION, NoisyPredictor(noise, belief), np.random.default_rng(0))
 
 
@@ -133,13 +134,13 @@ REFERENCE = {
 
 @pytest.mark.parametrize(("arm", "noise"), REFERENCE)
 def test_the_papers_regime(arm, noise):
-    shape = Shape(2 * POOL, 0, 8) if "roots only" in arm else SHAPE
+    shape = Budget(2 * POOL, 0, 8) if "roots only" in arm else SHAPE
     numbers = run(arm.partition(",")[0], noise, shape=shape)
     assert numbers["effective_ratio"] == pytest.approx(REFERENCE[arm, noise], abs=0.03)
 
 
 def test_the_planner_is_active_on_more_prompts_than_flat_groups():
-    planner, nearest = run("trace", shape=Shape(2 * POOL, 0, 8)), run("pcl")
+    planner, nearest = run("trace", shape=Budget(2 * POOL, 0, 8)), run("pcl")
     assert planner["active_prompts"] > 1.1 * nearest["active_prompts"]
     assert planner["mixed_prompts"] > nearest["mixed_prompts"]
 
@@ -175,7 +176,7 @@ def test_c21_what_brought_no_contrast_is_wasted_and_what_was_not_needed_is_unspe
 def test_c27_same_seed_gives_the_same_numbers_and_the_global_generator_is_untouched(arm):
     np.random.seed(7)
     before = np.random.get_state()[1].copy()
-    shape = Shape(256, 2, 8)
+    shape = Budget(256, 2, 8)
     one, two, other = (
         simulate(ARMS[arm], shape, 256, POPULATION, NoisyPredictor(2.0, "posterior"), np.random.default_rng(seed))
         for seed in (3, 3, 4)
@@ -222,7 +223,7 @@ def test_chunks_do_not_change_what_is_spent(monkeypatch):
 
 def test_sweep_fills_the_grid():
     cells = sweep(
-        ["grpo", "trace"], [Shape(64, 2), Shape(32, 6)], [64, 256], [NoisyPredictor(2.0)], POPULATION, seeds=2
+        ["grpo", "trace"], [Budget(64, 2), Budget(32, 6)], [64, 256], [NoisyPredictor(2.0)], POPULATION, seeds=2
     )
     assert len(cells) == 8
     assert {cell.arm for cell in cells} == {"grpo", "trace"}
@@ -241,7 +242,7 @@ def test_interval_over_seeds_is_that_of_students_t():
 @pytest.mark.parametrize("swept", [False, True])
 def test_figures_show_every_arm_and_number(swept):
     noises = [NoisyPredictor(0.0), NoisyPredictor(2.0)] if swept else [NoisyPredictor(2.0)]
-    cells = sweep(["grpo", "trace"], [Shape(64, 2)], [64], noises, POPULATION, seeds=2)
+    cells = sweep(["grpo", "trace"], [Budget(64, 2)], [64], noises, POPULATION, seeds=2)
     figure = plots.curves(cells, ["0", "2"], "noise") if swept else plots.bars(cells)
     assert len(figure.axes) == len(plots.PANELS)
     for name, axes in zip(plots.PANELS, figure.axes, strict=True):

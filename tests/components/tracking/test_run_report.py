@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from components.config import Params
+from components.params.root import Params
 from components.tracking.run_report import TREES, Digest, run_report
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
 
 
 def grown(*trees: tuple[float, list[float]], question: str = "who ?") -> Forest:
-    """A tree of bare rollouts for each (v̂, rewards), and a continuation after turn 1 where it has three rewards."""
+    """A tree of factual rollouts for each (v̂, rewards), and a continuation after turn 1 where it has three rewards."""
     nodes: list[Node] = []
     for tree, (v_hat, rewards) in enumerate(trees):
         root, prompt = len(nodes), f"p{tree}"
@@ -71,7 +71,7 @@ MIXED, DEAD = (0.9, [0.0, 0.0, 1.0]), (0.4, [0.0, 0.0])
 
 def test_budget_goes_from_what_it_bought_to_how_the_prompt_ended():
     table = rows(shown([a_line(0), a_line(1)], {0: grown(MIXED, DEAD), 1: grown(MIXED, DEAD)}))
-    assert table["bare rollouts"] == ["8", "88.9%", "50.0%", "50.0%"]
+    assert table["factual rollouts"] == ["8", "88.9%", "50.0%", "50.0%"]
     assert table["continuations after turn 1"] == ["1", "11.1%", "100.0%", "0.0%"]
     assert table["all"] == ["9", "100.0%", "55.6%", "44.4%"]
     assert table["0"] == ["4.5", "0.0", "4.0", "0.5", "55.6%", "44.4%", "32 (25.0%)"]
@@ -80,7 +80,7 @@ def test_budget_goes_from_what_it_bought_to_how_the_prompt_ended():
 def test_predictions_of_all_iterations_are_judged_together_at_prompts_and_prefixes_apart():
     page = shown([a_line(0), a_line(1, **{"predictor/brier_root": 0.4})], {0: grown(MIXED), 1: grown(MIXED)})
     table = rows(page)
-    assert table["0.90"] == ["0.00", "4"]  # two bare rollouts an iteration; the continuation is none
+    assert table["0.90"] == ["0.00", "4"]  # two factual rollouts an iteration; the continuation is none
     assert table["0.45"] == ["0.00", "2"]
     assert page.count("<td>0.90</td>") == page.count("<td>0.45</td>") == 1
     assert table["Brier at prompts"] == ["0.200", "0.400", "0.300"]

@@ -50,7 +50,7 @@ def test_thought_and_action_are_told_apart(forest):
 
 def test_granted_rollouts_come_with_the_chance_of_contrast_they_were_granted_for(forest):
     chance = granted_utility(forest)
-    assert chance[0] == pytest.approx(1 - 0.6**2 - 0.4**2)  # Eq. 12 with two bare rollouts
+    assert chance[0] == pytest.approx(1 - 0.6**2 - 0.4**2)  # Eq. 12 with two factual rollouts
     assert chance[1] == pytest.approx(1 - 0.7**2)  # Eq. 15: the factual rollout failed, two tries to succeed
     assert chance[2] is None
     assert chance[5] is None  # nothing was predicted there

@@ -7,21 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.tree.advantages import ADVANTAGES, Credit, credit
+from components.tree.advantages import ADVANTAGES, terms_of
 from components.tree.forest import Forest
 from components.tree.groups import leave_one_out, normalised, why_dropped
+from components.tree.terms import Terms
 
 KINDS = tuple(ADVANTAGES)
 
 
-def told(terms: Credit) -> dict[tuple[int, int], float]:
+def told(terms: Terms) -> dict[tuple[int, int], float]:
     return {
         (leaf, node): a
         for leaf, node, a in zip(terms.leaf_K.tolist(), terms.node_K.tolist(), terms.advantage_K.tolist(), strict=True)
     }
 
 
-def total_weight(forest: Forest, terms: Credit) -> float:
+def total_weight(forest: Forest, terms: Terms) -> float:
     return float((terms.weight_K * forest.action_tokens_N[terms.node_K]).sum())
 
 
@@ -29,7 +30,7 @@ def total_weight(forest: Forest, terms: Credit) -> float:
 
 
 def test_grpo_by_hand(plant):
-    terms = credit(plant([1, 0, [1, 0, 0]]), "grpo")
+    terms = terms_of(plant([1, 0, [1, 0, 0]]), "grpo")
     up, down = 0.6 / np.sqrt(0.24), -0.4 / np.sqrt(0.24)
     expected = {
         (1, 1): up,
@@ -48,7 +49,7 @@ def test_grpo_by_hand(plant):
 
 
 def test_treerpo_by_hand(plant):
-    terms = credit(plant([1, 0, [1, 0, 0]]), "treerpo")
+    terms = terms_of(plant([1, 0, [1, 0, 0]]), "treerpo")
     values = np.array([1, 0, 1 / 3])
     top = (values - values.mean()) / values.std()
     inner = (np.array([1, 0, 0]) - 1 / 3) / np.std([1, 0, 0])
@@ -60,36 +61,36 @@ def test_treerpo_by_hand(plant):
 
 def test_treerpo_backs_up_unweighted_means(plant):
     # the right child holds a leaf 1 and a subtree (0, 0, 0): R = 0.5, although its leaves average 0.25
-    terms = credit(plant([0, [1, [0, 0, 0]]]), "treerpo")
+    terms = terms_of(plant([0, [1, [0, 0, 0]]]), "treerpo")
     assert told(terms)[(1, 1)] == pytest.approx(-1.0)
     assert told(terms)[(3, 2)] == pytest.approx(1.0)
 
 
 def test_only_child_continues_its_parents_edge(plant):
-    terms = credit(plant([0, [[1]]]), "treerpo")  # rows 2, 3, 4 are one chain of three turns
+    terms = terms_of(plant([0, [[1]]]), "treerpo")  # rows 2, 3, 4 are one chain of three turns
     assert told(terms) == pytest.approx({(1, 1): -1.0, (4, 2): 1.0, (4, 3): 1.0, (4, 4): 1.0})
     assert terms.weight_K == pytest.approx([1 / 2 / 2, 1 / 2 / 6, 1 / 2 / 6, 1 / 2 / 6])
 
 
 def test_only_child_of_the_root_has_no_advantage(plant):
-    terms = credit(plant([[1, 0]]), "treerpo")
+    terms = terms_of(plant([[1, 0]]), "treerpo")
     assert told(terms) == pytest.approx({(2, 2): 1.0, (3, 3): -1.0})
     assert terms.dropped["singleton"] == 1
 
 
 def test_tree_grpo_adds_what_it_normalised_separately(plant):
     forest = plant([1, 0, [1, 0, 0]])
-    flat, edges, both = (told(credit(forest, kind)) for kind in ("grpo", "treerpo", "tree_grpo"))
+    flat, edges, both = (told(terms_of(forest, kind)) for kind in ("grpo", "treerpo", "tree_grpo"))
     node_told = {node: a for (_, node), a in edges.items()}
     assert both == pytest.approx({(leaf, node): a + node_told[node] for (leaf, node), a in flat.items()})
 
 
 def test_rloo_by_hand(plant):
-    assert told(credit(plant([1, 0, 0]), "rloo")) == pytest.approx({(1, 1): 1.0, (2, 2): -0.5, (3, 3): -0.5})
+    assert told(terms_of(plant([1, 0, 0]), "rloo")) == pytest.approx({(1, 1): 1.0, (2, 2): -0.5, (3, 3): -0.5})
 
 
 def test_tree_loo_weights_siblings_by_their_leaves(plant):
-    terms = told(credit(plant([1, [1, 0, 0, 0]]), "tree_loo"))
+    terms = told(terms_of(plant([1, [1, 0, 0, 0]]), "tree_loo"))
     assert terms[(1, 1)] == pytest.approx(1 - 0.25)
     assert terms[(3, 2)] == pytest.approx(0.25 - 1)
     assert terms[(3, 3)] == pytest.approx(1.0)
@@ -99,7 +100,7 @@ def test_tree_loo_weights_siblings_by_their_leaves(plant):
 @pytest.mark.parametrize("kind", KINDS)
 def test_terms_lie_on_the_path_of_their_leaf(plant, kind):
     forest = plant([1, 0, [1, [0, 1], 0]], [0, None, [[1], 0]])
-    terms = credit(forest, kind)
+    terms = terms_of(forest, kind)
     for leaf, node in zip(terms.leaf_K.tolist(), terms.node_K.tolist(), strict=True):
         assert node in forest.path(leaf)
         assert np.isfinite(forest.reward_N[leaf])
@@ -114,7 +115,7 @@ SPEC = st.recursive(
 @given(trees=st.lists(st.lists(SPEC, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_weights_sum_to_one_and_numbers_are_finite(plant, kind, trees):
     forest = plant(*trees)
-    terms = credit(forest, kind)
+    terms = terms_of(forest, kind)
     assert np.isfinite(terms.advantage_K).all()
     assert (terms.weight_K > 0).all()
     assert total_weight(forest, terms) == pytest.approx(1.0 if len(terms) else 0.0)
@@ -127,8 +128,8 @@ def test_weights_sum_to_one_and_numbers_are_finite(plant, kind, trees):
 
 def test_c01_zero_variance_groups_leave_numerator_and_denominator(plant):
     forest = plant([1, 1, 1, 1], [0, 0, 0, 0], [0.4] * 4, [1, 0, 0, 1])
-    alone = credit(plant([1, 0, 0, 1]), "grpo")
-    terms = credit(forest, "grpo")
+    alone = terms_of(plant([1, 0, 0, 1]), "grpo")
+    terms = terms_of(forest, "grpo")
     assert terms.dropped == {"all_pass": 1, "all_fail": 1, "constant": 1, "singleton": 0, "unscored": 0}
     assert terms.metrics()["groups/all_pass_frac"] == 0.25
     assert terms.advantage_K == pytest.approx(alone.advantage_K)
@@ -144,7 +145,7 @@ def test_c02_float_noise_is_a_constant_group_and_is_not_scaled_up():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_c04_singleton_does_not_get_its_raw_reward(plant, kind):
-    terms = credit(plant([1], [1, 0], [1, 0, 0, 1]), kind)
+    terms = terms_of(plant([1], [1, 0], [1, 0, 0, 1]), kind)
     assert terms.dropped["singleton"] == 1
     assert 1 not in terms.node_K  # the only leaf of the first tree
     assert set(terms.node_K.tolist()) == {3, 4, 6, 7, 8, 9}
@@ -152,7 +153,7 @@ def test_c04_singleton_does_not_get_its_raw_reward(plant, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_c06_unscored_member_does_not_poison_its_group(plant, kind):
-    terms = credit(plant([1, None, 0, 0]), kind)
+    terms = terms_of(plant([1, None, 0, 0]), kind)
     assert set(terms.leaf_K.tolist()) == {1, 3, 4}
     assert np.isfinite(terms.advantage_K).all()
     assert terms.advantage_K.sum() == pytest.approx(0.0)
@@ -160,28 +161,28 @@ def test_c06_unscored_member_does_not_poison_its_group(plant, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_c06_group_with_fewer_than_two_scored_members_is_dropped(plant, kind):
-    terms = credit(plant([None, None], [1, None]), kind)
+    terms = terms_of(plant([None, None], [1, None]), kind)
     assert len(terms) == 0
     assert terms.dropped["unscored"] == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_c08_dead_groups_are_found_in_the_group_not_the_batch(plant, kind):
-    terms = credit(plant([1, 1], [0, 0]), kind)
+    terms = terms_of(plant([1, 1], [0, 0]), kind)
     assert len(terms) == 0
     assert (terms.dropped["all_pass"], terms.dropped["all_fail"]) == (1, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_c09_masked_leaf_does_not_dilute_the_denominator(plant, kind):
-    masked, without = credit(plant([1, 0, (None, 10)]), kind), credit(plant([1, 0]), kind)
+    masked, without = terms_of(plant([1, 0, (None, 10)]), kind), terms_of(plant([1, 0]), kind)
     assert masked.weight_K == pytest.approx(without.weight_K)
     assert masked.advantage_K == pytest.approx(without.advantage_K)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_c10_fully_masked_batch_gives_no_terms_instead_of_nan(plant, kind):
-    terms = credit(plant([None, None], [None]), kind)
+    terms = terms_of(plant([None, None], [None]), kind)
     assert len(terms) == 0
     assert terms.groups == 2
 
@@ -192,7 +193,7 @@ def test_c12_every_turn_of_a_trajectory_carries_the_advantage(plant):
         node = forest.nodes[row]
         node.token_ids, node.is_action = list(range(sampled)), [True] * sampled
         node.logprobs = [-1.0] * sampled
-    terms = credit(forest, "grpo")
+    terms = terms_of(forest, "grpo")
     on_path = terms.leaf_K == 3
     assert terms.node_K[on_path].tolist() == [1, 2, 3]
     assert terms.advantage_K[on_path] == pytest.approx([1.0, 1.0, 1.0])
@@ -200,12 +201,12 @@ def test_c12_every_turn_of_a_trajectory_carries_the_advantage(plant):
 
 
 def test_c16_weight_of_a_token_depends_on_the_length_of_its_own_leaf_only(plant):
-    terms = credit(plant([(1, 10), (1, 100), (0, 50)]), "grpo")
+    terms = terms_of(plant([(1, 10), (1, 100), (0, 50)]), "grpo")
     assert terms.weight_K == pytest.approx([1 / 3 / 10, 1 / 3 / 100, 1 / 3 / 50])
 
 
 def test_c17_shared_node_has_one_term_per_leaf_and_is_not_summed_before_the_clip(plant):
-    terms = credit(plant([[1, 0, 0]]), "grpo")
+    terms = terms_of(plant([[1, 0, 0]]), "grpo")
     shared = terms.advantage_K[terms.node_K == 1]
     assert shared.tolist() == pytest.approx([np.sqrt(2), -np.sqrt(0.5), -np.sqrt(0.5)])
 
@@ -218,7 +219,7 @@ def test_c17_shared_node_has_one_term_per_leaf_and_is_not_summed_before_the_clip
 
 
 def test_c18_signal_between_trees_survives_where_trees_agree_within(plant):
-    terms = credit(plant([[1, 1, 1], [0, 0, 0]]), "tree_grpo")
+    terms = terms_of(plant([[1, 1, 1], [0, 0, 0]]), "tree_grpo")
     first = terms.advantage_K[np.isin(terms.leaf_K, [2, 3, 4])]
     assert (first > 0.99).all()
     assert (terms.advantage_K[np.isin(terms.leaf_K, [6, 7, 8])] < -0.99).all()
@@ -227,11 +228,11 @@ def test_c18_signal_between_trees_survives_where_trees_agree_within(plant):
 def test_identical_siblings_stay_two_draws(plant):
     forest = plant([1, 1, 0])
     forest.nodes[2].token_ids = list(forest.nodes[1].token_ids)
-    assert told(credit(forest, "treerpo")).keys() == {(1, 1), (2, 2), (3, 3)}
+    assert told(terms_of(forest, "treerpo")).keys() == {(1, 1), (2, 2), (3, 3)}
 
 
 def test_mean_advantage_of_a_node_is_weighted(plant):
     forest = plant([[1, 0, 0], 1])
-    mean_N = credit(forest, "grpo").advantage_N(len(forest))
+    mean_N = terms_of(forest, "grpo").advantage_N(len(forest))
     assert np.isnan(mean_N[0])
     assert mean_N[1] == pytest.approx((1 - 1 - 1) / 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.tree.anchors import visited_anchors
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.allocation.prefixes import plan_prefixes
-from components.tree.advantages import ADVANTAGES, Credit, credit
+from components.tree.advantages import ADVANTAGES, terms_of
 from components.tree.anchors import visited_anchors
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
+from components.tree.terms import Terms
 
 SUCCESS = np.array([[0.9, 0.2, 0.1], [0.1, 0.5, 0.3], [0.05, 0.1, 0.6]])
 LOGITS = np.array([0.3, -0.2, 0.1]), np.array([[0.0, 0.5, 0.2], [0.4, 0.0, -0.3], [0.2, 0.1, -0.5]])
@@ -38,7 +39,7 @@ def exact_gradient() -> np.ndarray:
 
 
 def rollout(rng: np.random.Generator, nodes: list[Node], tree: int, anchor: int, first: int | None) -> None:
-    """Adds a bare rollout (first is None), or a continuation after the first action."""
+    """Adds a factual rollout (first is None), or a continuation after the first action."""
     origin, parent = Origin.FACTUAL if first is None else Origin.COUNTERFACTUAL, anchor
     if first is None:
         first = int(rng.choice(3, p=FIRST))
@@ -74,7 +75,7 @@ def sample(rng: np.random.Generator, trees: int, bare: int, expansion: str) -> F
     return Forest(nodes)
 
 
-def estimate(forest: Forest, terms: Credit) -> np.ndarray:
+def estimate(forest: Forest, terms: Terms) -> np.ndarray:
     gradient = np.zeros((4, 3))
     for node_id, advantage, weight in zip(terms.node_K.tolist(), terms.advantage_K, terms.weight_K, strict=True):
         node = forest.nodes[node_id]
@@ -96,7 +97,7 @@ def test_gradient_points_along_the_exact_one(expansion):
     forests = [sample(rng, trees=400, bare=4, expansion=expansion) for _ in range(4)]
     exact = exact_gradient()
     for kind in ADVANTAGES:
-        mean = np.mean([estimate(forest, credit(forest, kind)) for forest in forests], axis=0)
+        mean = np.mean([estimate(forest, terms_of(forest, kind)) for forest in forests], axis=0)
         assert cosine(mean, exact) > 0.9, kind
         for state in range(4):
             assert cosine(mean[state], exact[state]) > 0.97, (kind, state)
@@ -107,7 +108,7 @@ def test_leave_one_out_has_the_exact_gradient_for_its_mean():
     gradients = []
     for _ in range(6):
         forest = sample(rng, trees=500, bare=2, expansion="none")
-        terms = credit(forest, "rloo")
+        terms = terms_of(forest, "rloo")
         kept = len(set(terms.leaf_K.tolist())) / len(forest.leaves_L)  # groups without contrast add nothing to the sum
         gradients.append(2 * kept * estimate(forest, terms))  # two tokens per leaf: a token mean is half the gradient
     error = np.abs(np.mean(gradients, axis=0) - exact_gradient())
@@ -135,7 +136,7 @@ def test_c15_baseline_gives_no_bonus_to_going_on(kind):
                     parent = len(nodes) - 1
                 nodes[-1].stop_reason, nodes[-1].reward = StopReason.ANSWERED, float(rng.random() < 0.4)
         forest = Forest(nodes)
-        terms = credit(forest, kind)
+        terms = terms_of(forest, kind)
         first = forest.turn_N[terms.node_K] == 1
         on = np.array([forest.nodes[row].token_ids[0] for row in terms.node_K]) - 0.5
         pulls.append(float((terms.weight_K * terms.advantage_K * on)[first].sum()))

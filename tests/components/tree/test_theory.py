@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.allocation.roots import plan_roots
 from components.allocation.utilities import root_utility
 from components.tree.groups import normalised

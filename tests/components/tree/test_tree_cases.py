@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from components.config import Params
-from components.tree.advantages import ADVANTAGES, credit
+from components.params.root import Params
+from components.tree.advantages import ADVANTAGES, terms_of
 from components.tree.metrics import accounting
 
 
 @pytest.mark.parametrize("kind", ADVANTAGES)
 def test_c07_nothing_pulls_on_a_dead_group(plant, kind):
     """There is no KL term: a dead group has no term at all, and no parameter could give it one."""
-    assert len(credit(plant([1, 1], [0, 0]), kind)) == 0
+    assert len(terms_of(plant([1, 1], [0, 0]), kind)) == 0
     keys = Params().model_dump()["update"]
     assert not [key for key in keys if "kl" in key or "beta" in key or "entropy" in key]
 
@@ -21,7 +21,7 @@ def test_c11_lengths_are_those_of_what_was_sampled_masked_or_not(plant):
     forest = plant([(1, 5), (None, 50)])
     lengths = forest.action_tokens_N[forest.leaves_L]
     assert (lengths.min(), lengths.max()) == (5, 50)
-    sheet = accounting(forest, credit(forest, "grpo"))
+    sheet = accounting(forest, terms_of(forest, "grpo"))
     assert forest.action_tokens_N.sum() == 55
     assert sheet["rollouts/unscored"] == 1
 
@@ -32,7 +32,7 @@ def test_c24_long_rollouts_are_trained_as_often_as_short_ones(plant, kind):
     outcomes = ([1, 0], [1, 1], [0, 1, 0], [0, 0])
     trees = [[(reward, length) for reward in tree] for length in (1, 10) for tree in outcomes]
     forest = plant(*trees)
-    terms = credit(forest, kind)
+    terms = terms_of(forest, kind)
     trained = set(terms.leaf_K.tolist())
     sampled = forest.action_tokens_N[forest.leaves_L].tolist()
     assert sampled.count(1) == sampled.count(10)
@@ -42,4 +42,4 @@ def test_c24_long_rollouts_are_trained_as_often_as_short_ones(plant, kind):
 
 def test_c21_two_of_ten_that_were_not_needed_are_wasted(plant):
     forest = plant([1, 0, 1, 0, 1, 0, 1, 0, None, None])
-    assert accounting(forest, credit(forest, "grpo"))["budget/wasted"] == 2
+    assert accounting(forest, terms_of(forest, "grpo"))["budget/wasted"] == 2

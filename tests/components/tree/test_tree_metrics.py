@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from components.tree.advantages import ADVANTAGES, credit
+from components.tree.advantages import ADVANTAGES, terms_of
 from components.tree.forest import Forest
 from components.tree.metrics import (
     accounting,
@@ -63,7 +63,7 @@ def test_flip_rate_counts_continuations_against_their_own_factual_rollout(plant)
 
 
 @pytest.mark.parametrize(("concentration", "chances"), [(None, (0.2, 0.1)), (1.0, (0.1, 0.05)), (3.0, (0.15, 0.075))])
-def test_expected_flips_are_those_of_the_beliefs_given_the_bare_rollouts(plant, concentration, chances):
+def test_expected_flips_are_those_of_the_beliefs_given_the_factual_rollouts(plant, concentration, chances):
     forest = plant([[0, 1, 0], [1, 1]])  # two continuations of a failure, one of a success
     for node, v_hat in zip(forest.nodes, (0.5, 0.2, 0.5, 0.5, 0.5, 0.9, 0.5, 0.5), strict=True):
         node.v_hat, node.concentration = v_hat, concentration
@@ -86,14 +86,14 @@ def test_budget_flow_is_units_by_what_they_bought_and_how_the_prompt_ended(plant
         node.allocated = 1 if node.parent_id < 0 else node.allocated  # a second rollout is stage 2's
     flow = budget_flow(forest)
     assert flow == {
-        ("bare rollouts", "mixed"): 1.0,
+        ("factual rollouts", "mixed"): 1.0,
         ("further rollouts", "mixed"): 1.0,
         ("continuations after turn 1", "mixed"): 1.0,
-        ("bare rollouts", "all fail"): 1.0,
-        ("bare rollouts", "all succeed"): 1.0,
+        ("factual rollouts", "all fail"): 1.0,
+        ("factual rollouts", "all succeed"): 1.0,
         ("further rollouts", "all succeed"): 1.0,
         ("continuations after turn 1", "all succeed"): 0.5,
-        ("bare rollouts", "unscored"): 1.0,
+        ("factual rollouts", "unscored"): 1.0,
     }
     assert sum(flow.values()) == units(forest)
 
@@ -101,7 +101,7 @@ def test_budget_flow_is_units_by_what_they_bought_and_how_the_prompt_ended(plant
 @pytest.mark.parametrize("kind", ADVANTAGES)
 def test_c21_accounts_add_up_and_name_what_was_wasted(plant, kind):
     forest = plant([1, 0, [1, 0, None]], [1, 1], [None], [0, [0, 1]])
-    sheet = accounting(forest, credit(forest, kind))
+    sheet = accounting(forest, terms_of(forest, kind))
     assert sheet["rollouts/sampled"] == 11
     assert sheet["rollouts/sampled"] == sheet["rollouts/verified"] + sheet["rollouts/unscored"]
     assert sheet["rollouts/verified"] == sheet["rollouts/admitted"] + sheet["rollouts/without_contrast"]
@@ -112,19 +112,19 @@ def test_c21_accounts_add_up_and_name_what_was_wasted(plant, kind):
 
 def test_c20_size_of_the_update_is_reported_when_groups_are_dropped(plant):
     forest = plant([1, 1], [0, 0], [1, 1], [1, 0])
-    terms = credit(forest, "grpo")
+    terms = terms_of(forest, "grpo")
     assert terms.groups - sum(terms.dropped.values()) == 1
     assert accounting(forest, terms)["rollouts/trained"] == 2
 
 
 def test_c28_every_paid_leaf_is_in_the_accounts(plant):
     forest = plant([1, 0, 1, 1, 0, 0, 1, 1])
-    sheet = accounting(forest, credit(forest, "grpo"))
+    sheet = accounting(forest, terms_of(forest, "grpo"))
     assert sheet["rollouts/verified"] == sheet["rollouts/sampled"] == 8
 
 
 def test_a_prefix_that_two_rollouts_share_has_its_contrast_and_nothing_to_flip():
-    """Two nodes of the same tokens are one history: its bare rollouts disagree, so a continuation flips nothing."""
+    """Two nodes of the same tokens are one history: its factual rollouts disagree, so a continuation flips nothing."""
     nodes = [Node(0, "p", 0, -1, 0, Origin.ROOT)]
     for reward in (1.0, 0.0):
         at = len(nodes)

@@ -57,7 +57,7 @@ def test_empty_forest_has_no_values():
 
 
 def test_rollouts_sampled_later_do_not_count_above_their_anchor(plant):
-    """The bare rollout failed; two continuations of its prefix succeed, and say nothing new of the root."""
+    """The factual rollout failed; two continuations of its prefix succeed, and say nothing new of the root."""
     nodes = plant([0, [0]]).nodes
     for sibling in range(2):
         nodes.append(

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
-from components.datasets.functions import load_bfcl
 from components.environments.base import Prompt
-from components.environments.bfcl_gold import gold_turns
-from components.environments.calls import write_turns
+from components.environments.functions.calls import write_turns
+from components.environments.functions.gold import gold_turns
+from components.environments.functions.prompts import load_bfcl
+from components.environments.functions.verdicts import FunctionCalls
 from components.environments.parsing import Call
-from components.verifiers import verify
-from components.verifiers.functions import FunctionCalls
+from components.environments.verify import verify
 
 
 @pytest.fixture(scope="module")

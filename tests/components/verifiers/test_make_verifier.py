@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from components.config import EnvironmentParams
-from components.environments.base import Prompt
+from components.environments.base import EnvironmentParams, Prompt
+from components.environments.verify import VERIFIERS, make_verifier, verify, verify_all
 from components.errors import UserError
 from components.tree.schema import Status
-from components.verifiers import VERIFIERS, make_verifier, verify, verify_all
 from components.workers.pool import Workers
 
 

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from components.environments.base import Prompt
+from components.environments.math.grader import TIMEOUT_SECONDS, MathVerify
+from components.environments.verify import VerificationError, math
 from components.errors import MissingExtraError
-from components.verifiers import math
-from components.verifiers.base import VerificationError
-from components.verifiers.math import TIMEOUT_SECONDS, MathVerify
 from components.workers.pool import PerProcess, Workers
 
 pytest.importorskip("math_verify")
@@ -24,7 +23,7 @@ CPU = 0.4
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[MathVerify]:
     """The verifier, with less time than it has for real."""
-    short = Workers("components.workers.grade_math:grade", 2, TIMEOUT_SECONDS, CPU)
+    short = Workers("components.environments.math.grade_math:grade", 2, TIMEOUT_SECONDS, CPU)
     with pytest.MonkeyPatch.context() as patch, short:
         patch.setattr(math, "_workers", PerProcess(lambda: short))
         made = MathVerify()

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.allocation.base import Belief
+from components.allocation.anchors import Belief
 from components.allocation.utilities import contrast, root_utility
-from components.datasets.qa import make_prompt
-from components.environments import Prompt
+from components.environments.base import Prompt
+from components.environments.search.match import QuestionAnswering, exact_match, f1
+from components.environments.search.questions import make_prompt
+from components.environments.verify import verify
 from components.tree.anchors import SUCCESS
 from components.tree.groups import CONSTANT, why_dropped
-from components.verifiers import verify
-from components.verifiers.qa import QuestionAnswering, exact_match, f1
 
 BINARY, GRADED = QuestionAnswering(), QuestionAnswering(graded=True)
 

@@ -1,0 +1,19 @@
+"""`grpo`: flat groups of uniformly drawn prompts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from components.allocation.anchors import Belief, Seen
+from components.allocation.arm import Arm
+from components.allocation.budget import Budget
+from components.allocation.draws import flat_groups, groups_in, uniform_prompts
+
+
+class Grpo(Arm):
+    """G factual rollouts for each of units // G uniformly drawn prompts; nothing is branched."""
+
+    name = "grpo"
+
+    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+        return flat_groups(uniform_prompts(len(pool), groups_in(budget), rng), len(pool), budget.group_size)

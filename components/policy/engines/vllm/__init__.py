@@ -1,0 +1,84 @@
+"""`vllm`: sampling by vLLM's servers, or inside the process."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from components.errors import UserError
+from components.params.base import MAY_CHANGE, Float, Positive, PositiveInt
+from components.policy.engines.base import Engine, EngineParams
+
+LEAST_TEMPERATURE = 0.01  # vLLM raises what is below to this value
+HIDDEN = 128  # its attention on the CPU has no heads of fewer than 32 units, and the tiny policy has four
+
+
+class VllmParams(EngineParams):
+    """Who samples: vLLM."""
+
+    servers: Annotated[
+        Annotated[int, Field(ge=0)] | Annotated[tuple[str, ...], Field(min_length=1, strict=False)], MAY_CHANGE
+    ] = Field(1, description="URLs of running servers, or how many the run starts; 0 samples in the run's own process.")
+    python: Annotated[str, MAY_CHANGE] = Field(
+        ".venv-vllm/bin/python", description="Interpreter of the servers that the run starts."
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Number format.")
+    tensor_parallel: Annotated[PositiveInt, MAY_CHANGE] = Field(1, description="GPUs of one server.")
+    gpu_memory: Annotated[Float, Field(gt=0, le=1), MAY_CHANGE] = Field(
+        0.9, description="Share of a GPU's memory to use."
+    )
+    timeout: Annotated[Positive, MAY_CHANGE] = Field(
+        1800.0, description="Seconds after which a request is given up and asked again."
+    )
+    patience: Annotated[Positive, MAY_CHANGE] = Field(
+        120.0, description="Seconds to wait for a server where none answers."
+    )
+
+
+class Vllm(Engine):
+    """vLLM: its servers, started by the run or running already, or inside the process."""
+
+    name = "vllm"
+    Params: ClassVar[type[EngineParams]] = VllmParams
+
+    @classmethod
+    def make(cls, params: VllmParams) -> Engine:
+        if params.servers == 0:
+            from components.policy.engines.vllm.colocated import ColocatedVllmEngine
+
+            return ColocatedVllmEngine(params)
+        from components.policy.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(params)
+
+    @classmethod
+    def check(cls, params: Any) -> None:
+        settings = params.engine
+        if params.policy.path is None and params.policy.hidden % HIDDEN:
+            raise UserError(
+                f"policy.hidden={params.policy.hidden}: vLLM needs a multiple of {HIDDEN} in the tiny policy"
+            )
+        if settings.temperature < LEAST_TEMPERATURE:
+            raise UserError(f"engine.temperature={settings.temperature}: vLLM samples at {LEAST_TEMPERATURE} or above")
+        if isinstance(settings.servers, tuple):
+            _check_urls(settings.servers)
+        elif settings.servers and not os.access(settings.python, os.X_OK):
+            raise UserError(
+                f"engine.python={settings.python!r} is no interpreter; set up vLLM with: make vllm (or name its "
+                "interpreter, or running servers in engine.servers)"
+            )
+        elif not settings.servers and find_spec("vllm") is None:
+            raise UserError("engine.servers=0 samples inside this process, where vLLM cannot be imported; use 1")
+
+
+def _check_urls(urls: tuple[str, ...]) -> None:
+    import httpx
+
+    for url in urls:
+        try:
+            httpx.get(f"{url.rstrip('/')}/health", timeout=10, trust_env=False).raise_for_status()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UserError(f"engine.servers: {url} does not answer ({error}); start it, or leave it out") from None

@@ -1,0 +1,1 @@
+"""Trees of rollouts as tensors: shared prefixes computed once, or row by row."""

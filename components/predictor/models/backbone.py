@@ -1,0 +1,40 @@
+"""`backbone`: a pretrained transformer, fine-tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from components.errors import UserError
+from components.predictor.base import FitParams, Predictor, PredictorParams
+
+if TYPE_CHECKING:
+    from components.policy.rollout import Sampler
+
+
+class BackboneParams(FitParams):
+    """Who estimates the chance of success: a pretrained transformer, fine-tuned."""
+
+    path: str | None = Field(None, description="Checkpoint that the backbone starts from; null: the policy.")
+
+
+class BackbonePredictor(Predictor):
+    """A pretrained transformer, fine-tuned on the history's tokens; the policy itself by default."""
+
+    name = "backbone"
+    Params: ClassVar[type[PredictorParams]] = BackboneParams
+
+    @classmethod
+    def make(cls, params: BackboneParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+        from components.predictor.transformer import Backbone
+
+        return Backbone(params, policy)
+
+    @classmethod
+    def check(cls, params: Any) -> None:
+        path = params.predictor.path
+        if path is not None and not (Path(path) / "config.json").is_file():
+            raise UserError(f"predictor.path={path!r}: no config.json there; give a Hugging Face checkpoint")
