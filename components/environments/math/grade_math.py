@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.workers.equality import equal
+from components.environments.math.equality import equal
 
 
 def grade(pair: list[str]) -> bool:

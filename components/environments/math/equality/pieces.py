@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from components.workers.equality.text import Token
-from components.workers.equality.tree import Node, Unreadable
+from components.environments.math.equality.text import Token
+from components.environments.math.equality.tree import Node, Unreadable
 
 DIGITS = 1500  # of one number, its exponent of ten included
 

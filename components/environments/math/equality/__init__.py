@@ -5,6 +5,6 @@ text, never by a number found in it. The parts: `text` (signs and tokens), `pars
 `scalars` (values), `same`, `relations` and `regions` (comparison), `prose` (answers in sentences).
 """
 
-from components.workers.equality.judge import equal
+from components.environments.math.equality.judge import equal
 
 __all__ = ["equal"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from components.workers.equality.text import unmarked
+from components.environments.math.equality.text import unmarked
 
 LENGTH = 2000  # characters at the end of a text in which its answer stands
 

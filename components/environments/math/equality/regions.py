@@ -8,9 +8,9 @@ from typing import Any
 
 from mpmath import mp  # type: ignore
 
-from components.workers.equality.evaluate import Evaluation, NoValue
-from components.workers.equality.scalars import equal, infinite
-from components.workers.equality.tree import INFINITY, Node
+from components.environments.math.equality.evaluate import Evaluation, NoValue
+from components.environments.math.equality.scalars import equal, infinite
+from components.environments.math.equality.tree import INFINITY, Node
 
 _REALS = "mathbb{R}"
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpmath import mp  # type: ignore
 
-from components.workers.equality.tree import Node
+from components.environments.math.equality.tree import Node
 
 BITS = 200_000  # of an exact number
 LARGEST = 10**12  # of an exponent that is not exact, or of a factorial

@@ -9,8 +9,8 @@ from typing import Any
 
 from mpmath import mp  # type: ignore
 
-from components.workers.equality.evaluate import Evaluation, Lost, NoValue, exact
-from components.workers.equality.tree import INFINITY, Node, call, rewrite
+from components.environments.math.equality.evaluate import Evaluation, Lost, NoValue, exact
+from components.environments.math.equality.tree import INFINITY, Node, call, rewrite
 
 PRECISIONS = (50, 1000)  # digits: enough to tell most values apart, and values that differ by 1e-300
 ROUNDED_DIGITS = 6  # that a decimal must show to stand for a value with endless digits

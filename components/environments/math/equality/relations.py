@@ -8,10 +8,10 @@ from typing import Any
 
 from mpmath import mp  # type: ignore
 
-from components.workers.equality import scalars
-from components.workers.equality.evaluate import Evaluation, NoValue, exact
-from components.workers.equality.regions import is_region, same_region
-from components.workers.equality.tree import SCALARS, Node, shown
+from components.environments.math.equality import scalars
+from components.environments.math.equality.evaluate import Evaluation, NoValue, exact
+from components.environments.math.equality.regions import is_region, same_region
+from components.environments.math.equality.tree import SCALARS, Node, shown
 
 Same = Callable[[Node, Node], bool]
 _EQUALITIES = {"=", "~"}

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from fractions import Fraction
 
-from components.workers.equality.text import Token
-from components.workers.equality.tree import ZERO, Node, Unreadable
-from components.workers.equality.words import STOP, letters, listed, mathematical
+from components.environments.math.equality.text import Token
+from components.environments.math.equality.tree import ZERO, Node, Unreadable
+from components.environments.math.equality.words import STOP, letters, listed, mathematical
 
 # base: name[, name]* = factor; ... The first name of a line is the base itself. Counted things are not listed: any
 # other word is a base of its own. Months and years are no number of days, and moneys and temperatures do not convert.

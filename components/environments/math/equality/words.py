@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from components.workers.equality.text import GREEK
-from components.workers.equality.tree import EULER, IMAGINARY, INFINITY, PI
+from components.environments.math.equality.text import GREEK
+from components.environments.math.equality.tree import EULER, IMAGINARY, INFINITY, PI
 
 
 def listed(text: str) -> frozenset[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from components.workers.equality import units
-from components.workers.equality.parse import Parser
-from components.workers.equality.pieces import key, outside, split
-from components.workers.equality.text import Token, clean, tokenise
-from components.workers.equality.tree import Node, Unreadable
-from components.workers.equality.words import STOP
+from components.environments.math.equality import units
+from components.environments.math.equality.parse import Parser
+from components.environments.math.equality.pieces import key, outside, split
+from components.environments.math.equality.text import Token, clean, tokenise
+from components.environments.math.equality.tree import Node, Unreadable
+from components.environments.math.equality.words import STOP
 
 LENGTH = 3000  # characters; no answer is longer, and reading takes more than linear time
 _RELATIONS = {

@@ -9,7 +9,7 @@ from typing import Any
 from latex2sympy2_extended import NormalizationConfig, latex2sympy  # type: ignore
 from math_verify import verify  # type: ignore
 
-from components.workers.equality.text import Token, clean
+from components.environments.math.equality.text import Token, clean
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 _SIGNS = frozenset(["sum", "int", "iint", "oint", "prod", "lim"])

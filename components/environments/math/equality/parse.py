@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from components.workers.equality.atoms import Atoms
-from components.workers.equality.pieces import number
-from components.workers.equality.tree import ZERO, Node, Unreadable, call
+from components.environments.math.equality.atoms import Atoms
+from components.environments.math.equality.pieces import number
+from components.environments.math.equality.tree import ZERO, Node, Unreadable, call
 
 
 class Parser(Atoms):

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from components.workers.equality.pieces import closing, continued, key, number, repeating, split
-from components.workers.equality.text import GREEK, Token, spelling
-from components.workers.equality.tree import EULER, ONE, TWO, Node, Unreadable, call, shown
-from components.workers.equality.words import CONSTANTS, FUNCTIONS, STOP, TRIG, letters, listed
+from components.environments.math.equality.pieces import closing, continued, key, number, repeating, split
+from components.environments.math.equality.text import GREEK, Token, spelling
+from components.environments.math.equality.tree import EULER, ONE, TWO, Node, Unreadable, call, shown
+from components.environments.math.equality.words import CONSTANTS, FUNCTIONS, STOP, TRIG, letters, listed
 
 _APPLIED = frozenset("fghFGH")
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from components.workers.equality import scalars, units
-from components.workers.equality.evaluate import NoValue, exact
-from components.workers.equality.regions import is_region, region, same_region
-from components.workers.equality.relations import relations
-from components.workers.equality.tree import PI, SCALARS, Node, spread
+from components.environments.math.equality import scalars, units
+from components.environments.math.equality.evaluate import NoValue, exact
+from components.environments.math.equality.regions import is_region, region, same_region
+from components.environments.math.equality.relations import relations
+from components.environments.math.equality.tree import PI, SCALARS, Node, spread
 
 _COLLECTIONS = ("list", "set", "group")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from components.workers.equality import foreign
-from components.workers.equality.forms import LENGTH, read
-from components.workers.equality.prose import is_prose, statements
-from components.workers.equality.same import same
-from components.workers.equality.text import Token, clean, spelling, tokenise
-from components.workers.equality.tree import EULER, IMAGINARY, Node, rewrite
+from components.environments.math.equality import foreign
+from components.environments.math.equality.forms import LENGTH, read
+from components.environments.math.equality.prose import is_prose, statements
+from components.environments.math.equality.same import same
+from components.environments.math.equality.text import Token, clean, spelling, tokenise
+from components.environments.math.equality.tree import EULER, IMAGINARY, Node, rewrite
 
 _BASED = re.compile(
     r"([0-9A-Z]+)\s*(?:_\s*\{?\s*(?:\\text\s*\{)?\s*(\w+)\s*\}?\s*\}?|\(?\s*(?:\\text\s*\{\s*)?\(?\s*base\s*-?\s*(\w+)\s*\)?\s*\}?\)?)",
