@@ -26,15 +26,23 @@ def concerns(tokens: list[Token]) -> bool:
 def equal(gold: str, answer: str) -> bool:
     """Whether two expressions are equal, of which one at least holds a sum, a product, an integral or a limit.
 
-    Constants are compared to 20 digits: math-verify compares small ones by their absolute difference.
+    Their values decide, to 20 digits, at some whole numbers for their variables; where they have none, math-verify,
+    which compares small values by their absolute difference.
     """
     one, other = _expression(gold), _expression(answer)
-    if one is None or other is None:
+    if one is None or other is None or one.free_symbols != other.free_symbols:
         return False
-    if one.free_symbols or other.free_symbols:
-        return bool(verify(one, other, timeout_seconds=None))
-    x, y = one.evalf(30), other.evalf(30)
-    return bool(abs(x - y) <= abs(x) * 10**-20)
+    names = sorted(one.free_symbols, key=str)
+    for number in (3, 5, 8, 13, 6) if names else (0,):
+        point = {name: number + index for index, name in enumerate(names)}
+        x, y = one.subs(point).evalf(30), other.subs(point).evalf(30)
+        if not (x.is_number and y.is_number and x.is_finite and y.is_finite):
+            return bool(verify(one, other, timeout_seconds=None))
+        if not x and y:
+            return bool((other.subs(point).doit() - x) == 0)
+        if abs(x - y) > abs(x) * 10**-20:
+            return False
+    return True
 
 
 def _expression(text: str) -> Any:

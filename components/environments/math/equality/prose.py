@@ -9,6 +9,8 @@ from components.environments.math.equality.text import unmarked
 
 LENGTH = 2000  # characters at the end of a text in which its answer stands
 
+LINKS = 4  # places in a sentence at which its answer may begin, from its end
+
 _SENTENCES = re.compile(r"(?<=[.!?])(?<!\d\.)(?<!\b[a-zA-Z]\.)\s+|(?<=[.!?][*$)])\s+|(?<=\d\.)\s+(?=[A-Z\\$*])|\n+")
 _HEDGES = re.compile(
     r"\b(?:not|no|nope|never|neither|nor|none|nothing|cannot|wrong\w*|incorrect\w*|false|fail\w*|errors?|mistaken?s?|"
@@ -77,7 +79,7 @@ def statements(text: str) -> Iterator[str]:
     if _HEDGES.search(sentence):
         return
     sentence = _BULLET.sub("", sentence)
-    for link in reversed(list(_LINKS.finditer(sentence))):
+    for link in list(_LINKS.finditer(sentence))[: -LINKS - 1 : -1]:
         if tail := sentence[link.end() :].strip(" :*"):
             yield tail
             yield _REASON.sub("", tail)
