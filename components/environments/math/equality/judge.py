@@ -50,8 +50,9 @@ def _whole(gold: str, answer: str) -> bool | None:
     if texts[0] == texts[1] and mine:
         return True
     if (based := _based(gold)) is not None:
-        other = _based(answer)
-        digits, base = other or (clean(answer, True).strip(), based[1])
+        digits, base = _based(answer) or (clean(answer, True).strip(), based[1])
+        if not digits.isalnum():
+            return None
         return (digits.lstrip("0"), base) == (based[0].lstrip("0"), based[1])
     if _based(answer) is not None:
         return False
