@@ -33,7 +33,10 @@ def equal(gold: str, answer: str) -> bool:
         return verdict
     if not is_prose(answer):
         return False
-    return any(_whole(gold, statement) is True for statement in statements(answer))
+    return any(
+        _same_text(gold, statement) if hedged else _whole(gold, statement) is True
+        for statement, hedged in statements(answer)
+    )
 
 
 def _tight(text: str) -> str:
@@ -45,9 +48,7 @@ def _whole(gold: str, answer: str) -> bool | None:
     mine, theirs = tokenise(clean(gold)), tokenise(clean(answer, answer=True))
     if not theirs:
         return False
-    fold = any(token.quoted or len(token.text) > 3 for token in mine if token.kind == "word")
-    texts = [_meaning(spelling(tokens, fold)) for tokens in (mine, theirs)]
-    if texts[0] == texts[1] and mine:
+    if _same_text(gold, answer):
         return True
     if (based := _based(gold)) is not None:
         digits, base = _based(answer) or (clean(answer, True).strip(), based[1])
@@ -68,6 +69,12 @@ def _whole(gold: str, answer: str) -> bool | None:
     if chosen and chosen[1]:  # (E) 42
         return _whole(gold, _text(chosen[1]))
     return False if readings else None
+
+
+def _same_text(gold: str, answer: str) -> bool:
+    mine, theirs = tokenise(clean(gold)), tokenise(clean(answer, answer=True))
+    fold = any(token.quoted or len(token.text) > 3 for token in mine if token.kind == "word")
+    return bool(mine) and _meaning(spelling(mine, fold)) == _meaning(spelling(theirs, fold))
 
 
 def _variants(readings: list[Node], wanted: list[Node]) -> list[Node]:
@@ -92,7 +99,7 @@ def _meaning(text: str) -> str:
 
 def _based(text: str) -> tuple[str, str] | None:
     """The digits and the base of a number such as 52_8."""
-    if not (found := _BASED.fullmatch(clean(text))):
+    if not (found := _BASED.fullmatch(re.sub(r"^[a-zA-Z]\w? ?= ?", "", clean(text)))):
         return None
     base = (found[2] or found[3]).casefold()
     base = _BASES.get(base, base)

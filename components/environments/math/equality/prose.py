@@ -58,15 +58,17 @@ def is_prose(text: str) -> bool:
     return re.search(r"[A-Za-z]{2,}|####", bare) is not None
 
 
-def statements(text: str) -> Iterator[str]:
-    """What the last sentence that answers may state, the most likely first; nothing where that is hedged or denied.
+def statements(text: str) -> Iterator[tuple[str, bool]]:
+    """What the last sentence that answers may state, the most likely first, and whether it is hedged or denied.
 
-    A hedge counts in that sentence, after its last "so" or ", but", and in all sentences after it.
+    A hedge counts in that sentence, after its last "so" or ", but", and in all sentences after it. A hedged statement
+    is no value, but may be the text that is wanted, as in: the answer is "at least 5".
     """
     text = re.sub(r"\\(?:text|textbf|mbox|mathrm)\s*\{([^{}]*)\}", r"\1", unmarked(text[-LENGTH:]))
     if "####" in text:  # as solutions of GSM8K end
-        yield text.rpartition("####")[2].strip()
+        yield text.rpartition("####")[2].strip(), False
         return
+    text = re.sub(r":(\**)\s*\n+\s*", r":\1 ", text)
     sentences = [sentence.strip() for sentence in _SENTENCES.split(text) if sentence.strip()]
     stating = [n for n, sentence in enumerate(sentences) if _MARK.search(sentence) and _PIECE.search(sentence)]
     stating = stating or [n for n, sentence in enumerate(sentences) if _PIECE.search(sentence)]
@@ -76,18 +78,23 @@ def statements(text: str) -> Iterator[str]:
     sentence = sentences[stating[-1]]
     if turns := list(_TURNS.finditer(sentence)):
         sentence = sentence[turns[-1].end() :]
-    if _HEDGES.search(sentence):
-        return
+    hedged = _HEDGES.search(sentence) is not None
     sentence = _BULLET.sub("", sentence)
     for link in list(_LINKS.finditer(sentence))[: -LINKS - 1 : -1]:
-        if tail := sentence[link.end() :].strip(" :*"):
-            yield tail
-            yield _REASON.sub("", tail)
+        if (tail := sentence[link.end() :].strip(" :*")) and not _HEDGES.search(sentence, 0, link.start()):
+            yield tail, hedged
+            if hedged:
+                continue
+            yield _REASON.sub("", tail), False
             number = _PIECE.match(tail)
             if number and not _PIECE.search(tail, number.end()) and not _CHANGED.search(tail, number.end()):
-                yield number[0]  # makes 18 dollars every day
+                yield number[0], False  # makes 18 dollars every day
+    if hedged:
+        return
     if subject := _SUBJECT.match(sentence):
-        yield subject[1]
-    clause = sentence.rpartition(", ")[2]
-    if turns or len(sentences) > 1 or "=" in clause:
-        yield clause if "=" in clause else sentence
+        yield subject[1], False
+    if turns or len(sentences) > 1:
+        yield sentence, False
+    before, _, clause = sentence.rpartition(", ")
+    if "=" in clause and "=" not in before:
+        yield clause, False  # dividing by two, x = 5

@@ -146,7 +146,7 @@ def _congruences(gold: Node, answer: Node) -> bool:
 
 
 def _ratios(gold: Node, answer: Node) -> bool:
-    """Ratios that scale into one another; a ratio of two is a fraction too, a time of day only itself; 7 to 1 is not 7."""
+    """Ratios that scale into one another; a ratio of two is a fraction too, a time of day only itself."""
     if gold.op == answer.op:
         if len(gold.args) != len(answer.args):
             return False
@@ -160,8 +160,10 @@ def _ratios(gold: Node, answer: Node) -> bool:
     one, other = (
         Node("div", node.args) if node.op == "ratio" and len(node.args) == 2 else node for node in (gold, answer)
     )
-    if "ratio" in (one.op, other.op) or (gold.op in SCALARS and (value := exact(gold)) and value.denominator == 1):
+    if "ratio" in (one.op, other.op) or "time" in (gold.text, answer.text):
         return False
+    if (gold.op in SCALARS and (value := exact(gold)) and value.denominator == 1):
+        return False  # 7:1 for 7
     return same(one, other)
 
 
@@ -219,11 +221,13 @@ def _collections(gold: Node, answer: Node) -> bool:
         return answer.op != "set" and _in_order(list(mine.values()), answer.args)
     if theirs:
         return gold.op != "set" and _in_order(gold.args, [theirs[name] for name in sorted(theirs)])
+    if gold.op == "group" and any(part.op == "rel" for part in answer.args):
+        return False  # x = 1, x = 2 is no point
     if gold.op == "group":
         alike = gold.text == answer.text or (len(gold.args) > 2 and answer.op == "group")
         return (alike or (answer.op == "list" and gold.text == "()")) and _in_order(gold.args, answer.args)
     if answer.op == "group":
-        return gold.op == "list" and _in_order(gold.args, answer.args)
+        return gold.op == "list" and answer.text in ("()", "[]") and _in_order(gold.args, answer.args)
     if "set" in (gold.op, answer.op):
         return _matched(_distinct(gold.args), _distinct(answer.args))
     return _matched(gold.args, answer.args)

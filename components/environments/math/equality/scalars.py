@@ -10,6 +10,7 @@ from typing import Any
 from mpmath import mp  # type: ignore
 
 from components.environments.math.equality.evaluate import Evaluation, Lost, NoValue, exact
+from components.environments.math.equality.pieces import DIGITS
 from components.environments.math.equality.tree import INFINITY, Node, call, rewrite
 
 PRECISIONS = (50, 1000)  # digits: enough to tell most values apart, and values that differ by 1e-300
@@ -105,7 +106,7 @@ def _stands_for(value: Fraction, digits: int, last: Fraction, expression: Node) 
     if meant is None:
         evaluation = Evaluation(PRECISIONS[0])
         found, _ = evaluation.value(expression)
-        if not evaluation.real:
+        if not isinstance(found, mp.mpf) or abs(found.exp) > 10 * DIGITS:
             return False
         mantissa, power = int(found.man) * (-1 if found < 0 else 1), int(found.exp)
         meant = Fraction(mantissa) * Fraction(2) ** power

@@ -134,7 +134,7 @@ _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
 _TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=\d)")
 _SPACED = re.compile(r"(?<![\w.,^])(?<!\d )\d{1,3}(?: \d{3})+(?!\d)(?! ?[/\d])")
 _GROUPED = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?!\d)(?!,\d)")
-_ENCLOSED = re.compile(r"[(\[{]\s*(?:-\s*)?$")
+_ENCLOSED = re.compile(r"(?:[(\[]|(?<![a-zA-Z]){)\s*(?:-\s*)?$")
 _OTHER_GROUPS = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:_\d{3})+|(?:'\d{3})+|(?:\.\d{3}){2,})(?![\w.,'])")
 _INDIAN = re.compile(r"(?<![\w.,({\[])\d{1,2}(?:,\d{2})+,\d{3}(?![\w.,])")
 _FRACTION_GROUPS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?![\d/])")
@@ -186,8 +186,18 @@ def clean(text: str, answer: bool = False) -> str:
     text = _BLANKS.sub(lambda space: "" if space[0] == "\\!" else " ", _dollars(text)).replace(_ROW_MARK, r" \\ ")
     text = _UNION.sub(r" \\cup ", text)
     text = _MODULES.sub("", _CELSIUS.sub(r"\\text{ deg\1}", re.sub(" {2,}", " ", text)))
-    text = _TIMES.sub(" * ", _ungroup(text, answer)).strip()
+    text = _bare(_TIMES.sub(" * ", _ungroup(text, answer)).strip())
     return text.rstrip(".,;: ") if not text.endswith("...") else text[:-3] + r"\ldots"
+
+
+def _bare(text: str) -> str:
+    """The text without the braces that hold all of it, unless they hold a list."""
+    depth = 0
+    for index, sign in enumerate(text if text[:1] == "{" and text[-1] == "}" and "," not in text else ""):
+        depth += (sign == "{") - (sign == "}")
+        if not depth:
+            return _bare(text[1:-1].strip()) if index == len(text) - 1 else text
+    return text
 
 
 def unmarked(text: str) -> str:
