@@ -11,7 +11,9 @@ LENGTH = 2000  # characters at the end of a text in which its answer stands
 
 LINKS = 4  # places in a sentence at which its answer may begin, from its end
 
-_SENTENCES = re.compile(r"(?<=[.!?])(?<!\d\.)(?<!\b[a-zA-Z]\.)(?<!\\!)\s+|(?<=[.!?][*$)])\s+|(?<=\d\.)\s+(?=[A-Z\\$*])|\n+")
+_SENTENCES = re.compile(
+    r"(?<=[.!?])(?<!\d\.)(?<!\b[a-zA-Z]\.)(?<!\\!)\s+|(?<=[.!?][*$)])\s+|(?<=\d\.)\s+(?=[A-Z\\$*])|\n+"
+)
 _HEDGES = re.compile(
     r"\b(?:not|no|nope|never|neither|nor|none|nothing|cannot|wrong\w*|incorrect\w*|false|fail\w*|errors?|mistaken?s?|"
     r"either|maybe|perhaps|possibl[ey]|possibilit\w*|probably|presumably|might|could|may|guess\w*|unsure|uncertain\w*|"

@@ -162,7 +162,7 @@ def _ratios(gold: Node, answer: Node) -> bool:
     )
     if "ratio" in (one.op, other.op) or "time" in (gold.text, answer.text):
         return False
-    if (gold.op in SCALARS and (value := exact(gold)) and value.denominator == 1):
+    if gold.op in SCALARS and (value := exact(gold)) and value.denominator == 1:
         return False  # 7:1 for 7
     return same(one, other)
 

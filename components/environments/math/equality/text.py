@@ -114,9 +114,20 @@ _STYLING = frozenset(
 )
 
 _BOLD = re.compile(r"(?<![\w*)\]}])(\*{2,3})(?=[^\s*])([^*\n]+?)(?<=\S)\1(?![\w*(\[{\\])")
-_WHOLLY = re.compile(r"^(?:#{1,6} (.+)|\*\*\s*([^*\n]+?)\s*\*\*|\*([^*\n]+)\*|__([^_\n]+)__|\"([^\"\n]*)\"|'([^'\n]*)')$")
+_WHOLLY = re.compile(
+    r"^(?:#{1,6} (.+)|\*\*\s*([^*\n]+?)\s*\*\*|\*([^*\n]+)\*|__([^_\n]+)__|\"([^\"\n]*)\"|'([^'\n]*)')$"
+)
 _FENCE = re.compile(r"```\w*|`")
-_ENTITY = {"&lt;": "<", "&gt;": ">", "&nbsp;": " ", "&amp;": "&", "&le;": "≤", "&ge;": "≥", "&minus;": "-", "per cent": "percent"}
+_ENTITY = {
+    "&lt;": "<",
+    "&gt;": ">",
+    "&nbsp;": " ",
+    "&amp;": "&",
+    "&le;": "≤",
+    "&ge;": "≥",
+    "&minus;": "-",
+    "per cent": "percent",
+}
 _ROW = re.compile(r"\\\\(?:\[[^\]]{0,20}\])?")
 _SIZES = re.compile(
     r"\\(?:left|right|middle)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|"
