@@ -76,7 +76,7 @@ class MathWithPython(ToolEnvironment, FilesEnvironment):
         if file == GENERATED:
             wanted = sum(getattr(self.params, f"{split}_prompts") for split in ("train", "val", "test"))
             return generate_reasoning(SEED, wanted)
-        return load_math(file, conflicts="drop")
+        return load_math(file)
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
         from components.environments.math.grader import reward  # which may import what is heavy

@@ -107,7 +107,7 @@ class Search(ToolEnvironment, FilesEnvironment):
         return load_examples(self.params.examples) if self.params.examples else ()
 
     def load(self, file: str) -> list[Prompt]:
-        return load_qa(file, duplicates="drop")
+        return load_qa(file)
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
         return reward(prompt, answer, self.params.graded, self.params.match)
