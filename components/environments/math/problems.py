@@ -47,7 +47,7 @@ def load_math(path: Path | str) -> list[Prompt]:
     rows = read_rows(path)
     for number, row in enumerate(rows):
         answers.setdefault(_question(row, path, number), set()).add(_answer(row, path, number))
-    prompts = [_prompt(question, *given) for question, given in answers.items() if len(given) == 1]
+    prompts = [_prompt(question, given.pop()) for question, given in answers.items() if len(given) == 1]
     if left_out := len(rows) - len(prompts):
         logger.warning("%s: %d of %d rows left out: they repeat or contradict others", path, left_out, len(rows))
     return prompts
