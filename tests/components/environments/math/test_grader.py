@@ -21,13 +21,13 @@ CPU = 0.4
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _short() -> Iterator[None]:
-    """Less time than there is for real."""
+def workers() -> Iterator[Workers]:
+    """The workers, with less time than they have for real."""
     short = Workers("components.environments.math.grade_math:grade", 2, TIMEOUT_SECONDS, CPU)
     with pytest.MonkeyPatch.context() as patch, short:
         patch.setattr(grader, "_workers", PerProcess(lambda: short))
         reward("x + 1", "1 + x")  # starts its processes
-        yield
+        yield short
 
 
 RIGHT = [
@@ -79,6 +79,7 @@ HOSTILE = {
     "binomial": r"\binom{10^9}{10^8}",
     "product": r"\prod_{i=1}^{10^9} i",
     "sum": r"\sum_{n=1}^{10^{12}} \frac{1}{n^n}",
+    "endless sum": r"\sum_{n=1}^{\infty} \frac{\sin(n^2)}{n}",
     "integral": r"\int_0^1 e^{-x^2} \sin(x^x) dx",
     "trigonometry": r"\sin(x)^{2000} + \cos(\tan(x^{99}))^{200}",
     "expansion": "(a+b+c+d+e+f+g+h)^{300}",
@@ -136,7 +137,7 @@ def test_no_gold_answer_makes_a_long_number_slow(gold):
 
 def test_a_comparison_that_hangs_is_a_timeout():
     with pytest.raises(TimeoutError, match="stopped after"):
-        reward("5", HOSTILE["power tower"])
+        reward("5", HOSTILE["endless sum"])
     assert reward("1/2", "0.50") == 1.0
 
 
@@ -151,7 +152,7 @@ def test_threads_may_verify():
 def test_neighbours_of_a_comparison_that_hangs_are_not_delayed():
     def hang() -> None:
         with pytest.raises(TimeoutError):
-            reward("5", HOSTILE["power tower"])
+            reward("5", HOSTILE["endless sum"])
 
     bad = threading.Thread(target=hang)
     bad.start()
@@ -167,4 +168,4 @@ def test_neighbours_of_a_comparison_that_hangs_are_not_delayed():
 def test_without_its_package_the_verifier_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match="install them with"):
-        reward("x", "y")
+        reward("x", "1/2")

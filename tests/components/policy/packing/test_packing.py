@@ -13,12 +13,12 @@ from components.policy.packing.batches import Proximal, build_rows, collate, mic
 from components.policy.packing.rows import layout, split
 from components.policy.trainers import loss
 from components.policy.trainers.base import UpdateParams
-from components.policy.trainers.loss import score
+from components.policy.trainers.loss import term_logprobs
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.storage import content_hash
 from components.tree.advantages import ADVANTAGES, terms_of
 from components.tree.forest import Forest
-from tests.components.policy.packed import (
+from tests.components.policy.forests import (
     FLAT,
     SHAPES,
     TREE,
@@ -27,6 +27,7 @@ from tests.components.policy.packed import (
     gradient,
     grow,
     near,
+    plain_logprobs,
     qwen,
     row_of,
 )
@@ -66,7 +67,7 @@ def test_terms_of_these_tests_are_clipped_on_both_sides_and_carry_both_signs():
     """The equalities here would show nothing if no ratio left the clip range."""
     model, trees = qwen(), grow(SHAPES["several"], seed=3)
     (batch,) = micro_batches(trees, terms_of(trees, "grpo"), TREE, near(model, trees, "grpo"))
-    ratio = torch.exp(score(model, batch, 0.8) - batch.old_logprob_K)
+    ratio = torch.exp(term_logprobs(model, batch, 0.8) - batch.old_logprob_K)
     for sign in (-1, 1):
         ours = ratio[batch.advantage_K * sign > 0]
         assert (ours < 0.8).any()
@@ -112,10 +113,9 @@ def test_c69_first_token_of_a_child_is_predicted_from_its_parents_last_position(
     model, paths = qwen(), [[1, 2, 3, 4], [1, 2, 5]]
     rows = split([row_of(path, len(path) - 1) for path in paths], 100)[0]
     batch = pack(rows)
-    logprob = score(model, batch, 1.0)
+    logprob = term_logprobs(model, batch, 1.0)
     for index, path in enumerate(paths):
-        logits = model(torch.tensor([path])).logits[0, :-1]
-        plain = torch.log_softmax(logits, -1).gather(1, torch.tensor(path[1:])[:, None])[:, 0]
+        plain = plain_logprobs(model, path[:1], path[1:])
         torch.testing.assert_close(logprob[batch.path_K == index], plain, atol=1e-5, rtol=0)
 
 

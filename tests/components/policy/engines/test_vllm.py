@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.components.policy.fake_vllm import FakeVllm
 
 from components.errors import UserError
 from components.params.root import compose
@@ -25,7 +26,6 @@ from components.policy.engines.vllm import client as vllm_client
 from components.policy.engines.vllm.colocated import ColocatedVllmEngine
 from components.policy.engines.vllm.engine import VllmEngine
 from components.policy.engines.vllm.launch import ROOT, launch
-from tests.components.policy.fake_vllm import FakeVllm
 
 
 @pytest.fixture

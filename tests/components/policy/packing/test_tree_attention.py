@@ -1,4 +1,4 @@
-"""Which models see a packed tree: the masks, and the check that falls back to rows."""
+"""The mask of a packed tree, in the forms that the CPU and CUDA take, and models that it is given to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -18,10 +16,7 @@ from transformers import (
 from components.policy.packing import tree_attention
 from components.policy.packing.rows import layout, split
 from components.policy.packing.tree_attention import block_mask, blocks
-from components.policy.trainers import self_check
-from components.policy.trainers.self_check import choose_packing
-from components.tree.advantages import terms_of
-from tests.components.policy.packed import (
+from tests.components.policy.forests import (
     FLAT,
     SHAPES,
     TREE,
@@ -30,7 +25,6 @@ from tests.components.policy.packed import (
     gradient,
     grow,
     near,
-    qwen,
     row_of,
 )
 
@@ -86,45 +80,3 @@ def test_flex_attention_sees_what_the_blocks_see():
     ours, _ = tree_attention.attention(module, query, key, value, None, tree=blocks(end_T, torch.float32))
     theirs = flex_attention(query, key, value, block_mask=block_mask(end_T)).transpose(1, 2)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-def test_model_that_ignores_the_tree_is_trained_on_rows(monkeypatch, caplog):
-    plain = tree_attention.sdpa_attention_forward
-    monkeypatch.setitem(
-        tree_attention.AttentionInterface._global_mapping,
-        tree_attention.NAME,
-        lambda *args, tree=None, **kwargs: plain(*args, **kwargs),
-    )
-    monkeypatch.setattr(self_check, "_known", {})
-    model, trees = qwen(), grow(SHAPES["several"])
-    auto = TREE.model_copy(update={"packing": "auto"})
-    for _ in range(2):
-        settled, metrics = choose_packing(model, trees, terms_of(trees, "grpo"), auto, 1.0)
-        assert settled.packing == "flat"
-        assert metrics["packed"] == 0
-    (record,) = caplog.records  # one line, also when it is asked again
-    assert "Qwen3ForCausalLM cannot be trained on packed trees" in record.message
-    assert model.config._attn_implementation == "sdpa"
-
-
-def test_model_with_an_attention_of_its_own_is_trained_on_rows(caplog):
-    torch.manual_seed(0)
-    model = BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=1, n_head=2)).eval()
-    trees = grow(SHAPES["star"])
-    auto = TREE.model_copy(update={"packing": "auto"})
-    settled, metrics = choose_packing(model, trees, terms_of(trees, "grpo"), auto, 1.0)
-    assert settled.packing == "flat"
-    assert metrics["packed"] == 0
-    assert "an attention of its own" in caplog.text
-
-
-def test_model_that_sees_trees_rightly_is_packed_and_the_check_is_made_once(monkeypatch):
-    monkeypatch.setattr(self_check, "_known", {})
-    model, trees = qwen(), grow(SHAPES["several"])
-    auto, terms = TREE.model_copy(update={"packing": "auto"}), terms_of(trees, "grpo")
-    settled, metrics = choose_packing(model, trees, terms, auto, 1.0)
-    assert settled.packing == "tree"
-    assert metrics["packed"] == 1
-    assert 0 <= self_check.packed_difference(model, trees, terms, auto, 1.0) < 1e-5
-    monkeypatch.setattr(self_check, "score", None)  # would fail if it were called again
-    assert choose_packing(model, trees, terms, auto, 1.0)[0].packing == "tree"

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from components.policy.engines.base import EngineParams, Request
+from components.policy.engines.base import Request
+from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.packing.batches import collate, micro_batches
-from components.policy.trainers.loss import Stats, compare, score
+from components.policy.trainers.loss import Stats, ratio_stats, term_logprobs
 from components.policy.trainers.mismatch import measure_mismatch
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
-from tests.components.policy.packed import FLAT, SHAPES, TREE, gradient, grow, near, qwen, row_of
+from tests.components.policy.forests import FLAT, SHAPES, TREE, gradient, grow, near, qwen, row_of
 
 
 def sampled(policy, trees: Forest, temperature: float) -> Forest:
     """The forest's turns sampled anew by the embedded engine, so that its log-probabilities are the engine's."""
-    engine = TransformersEngine(EngineParams(temperature=temperature))
+    engine = TransformersEngine(TransformersParams(temperature=temperature))
     engine.load(policy)
     for node in trees.nodes[1:]:
         history = [t for row in trees.path(node.parent_id) for t in trees.nodes[row].token_ids]
@@ -56,7 +57,7 @@ def test_mismatch_is_that_of_the_weights_that_sampled(random_policy, tmp_path):
 
 def test_c45_ratio_of_a_path_grows_with_its_length_and_those_of_tokens_do_not():
     batch = collate([row_of([3] * 101, trained=100), row_of([4] * 101, trained=100)])
-    stats = compare(torch.full((200,), 0.012), batch, TREE)
+    stats = ratio_stats(torch.full((200,), 0.012), batch, TREE)
     assert stats.mismatch()["mismatch_ratio"] == pytest.approx(math.exp(0.012), rel=1e-4)
     assert stats.mismatch()["mismatch_path_ratio"] == pytest.approx(math.exp(1.2), rel=1e-4)  # 3.3
     assert stats.mismatch()["mismatch_max"] == pytest.approx(0.012, rel=1e-4)
@@ -65,9 +66,9 @@ def test_c45_ratio_of_a_path_grows_with_its_length_and_those_of_tokens_do_not():
 
 def test_mismatch_of_batches_adds_up():
     one, two = collate([row_of([3] * 11, trained=10)]), collate([row_of([4] * 5, trained=4)])
-    a, b = compare(torch.full((10,), 0.1), one, TREE), compare(torch.full((4,), -0.3), two, TREE)
+    a, b = ratio_stats(torch.full((10,), 0.1), one, TREE), ratio_stats(torch.full((4,), -0.3), two, TREE)
     both = collate([row_of([3] * 11, trained=10), row_of([4] * 5, trained=4)])
-    together = compare(torch.tensor([0.1] * 10 + [-0.3] * 4), both, TREE).mismatch()
+    together = ratio_stats(torch.tensor([0.1] * 10 + [-0.3] * 4), both, TREE).mismatch()
     assert (a + b).mismatch() == pytest.approx(together, rel=1e-5)
     assert sum([b, a], Stats()).log_ratio_max == pytest.approx(0.3)
 
@@ -90,12 +91,12 @@ def test_truncated_weights_are_the_trainers_over_the_engines_and_ratios_start_at
     weights = []
     for batch in micro_batches(trees, terms, capped):
         with torch.no_grad():
-            delta = score(model, batch, 0.8) - batch.old_logprob_K
+            delta = term_logprobs(model, batch, 0.8) - batch.old_logprob_K
         weights.append(delta.exp().clamp(max=1.2).numpy())
     assert np.ptp(np.concatenate(weights)) > 0.3
     np.testing.assert_allclose(weighted, plain * np.concatenate(weights), rtol=1e-4)
     for batch in micro_batches(trees, terms, capped, proximal):
-        torch.testing.assert_close(score(model, batch, 0.8), batch.old_logprob_K, atol=1e-5, rtol=0)
+        torch.testing.assert_close(term_logprobs(model, batch, 0.8), batch.old_logprob_K, atol=1e-5, rtol=0)
     assert 0.1 < metrics["importance_capped"] < 0.9
     assert 0.8 < metrics["importance_weight"] < 1.2
     assert metrics["mismatch_max"] == pytest.approx(0.47, abs=0.05)

@@ -28,7 +28,7 @@ from components.policy.trainers.trainable import load_moments
 from components.storage import content_hash, write_json, write_parquet
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
-from tests.components.policy.test_trainer import forest
+from tests.components.policy.forests import forest
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
 

@@ -13,77 +13,20 @@ import torch
 from safetensors.torch import load_file
 
 from components.policy.checkpoint import load_model
+from components.policy.engines.base import Request
+from components.policy.engines.transformers import TransformersParams
+from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.packing.batches import build_rows, collate
 from components.policy.packing.rows import Row
 from components.policy.trainers.base import UpdateParams
-from components.policy.trainers.loss import batch_loss, clipped_loss, score
+from components.policy.trainers.loss import batch_loss, clipped_loss, term_logprobs
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.storage import content_hash
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
-from components.tree.schema import Node, Origin, Status, StopReason
+from tests.components.policy.forests import forest, tree, with_policy_logprobs
 
 SETTINGS = UpdateParams(advantage="grpo", epochs=1, minibatches=1)
-
-
-def tree(rewards: list[float | None], tree_id: int = 0, first: int = 0, turns: int = 2, seed: int = 0) -> list[Node]:
-    """A prompt with one chain of `turns` turns (5 sampled tokens, 3 observed ones) per reward; None: not scored."""
-    rng = np.random.default_rng(seed + tree_id)
-
-    def tokens(count: int) -> list[int]:
-        return rng.integers(6, 90, count).tolist()
-
-    nodes = [
-        Node(tree_id, f"p{tree_id}", first, -1, 0, Origin.ROOT, token_ids=tokens(4), is_action=[False] * 4,
-             logprobs=[np.nan] * 4)
-    ]  # fmt: skip
-    for sibling, reward in enumerate(rewards):
-        parent = first
-        for turn in range(1, turns + 1):
-            last = turn == turns
-            acted, seen = 5, 0 if last else 3
-            node = Node(
-                tree_id,
-                f"p{tree_id}",
-                first + len(nodes),
-                parent,
-                turn,
-                Origin.FACTUAL,
-                anchor_id=first,
-                sibling=sibling,
-                token_ids=tokens(acted + seen),
-                is_action=[True] * acted + [False] * seen,
-                logprobs=[-1.0] * acted + [np.nan] * seen,
-                stop_reason=StopReason.ANSWERED if last else None,
-                reward=reward if last else None,
-                status=Status.ERROR if last and reward is None else Status.OK,
-            )
-            parent = node.node_id
-            nodes.append(node)
-    return nodes
-
-
-def forest(*rewards: list[float | None], **options) -> Forest:
-    nodes: list[Node] = []
-    for index, group in enumerate(rewards):
-        nodes += tree(group, index, len(nodes), **options)
-    return Forest(nodes)
-
-
-def with_policy_logprobs(trees: Forest, policy: Path) -> Forest:
-    """The same forest with the log-probabilities that `policy` really gives its sampled tokens."""
-    model = load_model(policy).eval()
-    nodes = []
-    for node in trees.nodes:
-        if node.parent_id >= 0:
-            history = trees.prefix_ids(node.parent_id)
-            with torch.inference_mode():
-                logits = model(torch.tensor([history + node.token_ids])).logits[0]
-            logprobs = torch.log_softmax(logits, -1)[len(history) - 1 : -1]
-            exact = logprobs.gather(1, torch.tensor(node.token_ids)[:, None])[:, 0].tolist()
-            node = replace(node, logprobs=[x if a else np.nan for x, a in zip(exact, node.is_action, strict=True)])
-        nodes.append(node)
-    return Forest(nodes)
 
 
 def path_of(token_ids: list[int], old_logprob: list[float]) -> Row:
@@ -181,7 +124,7 @@ def test_end_of_turn_token_is_trained_even_where_it_is_the_padding_token(random_
     """Masks go by position, never by token value."""
     model = load_model(random_policy)
     row, longer = path_of([3, 8, 1], [0, -1, -1]), path_of([3, 8, 9, 10, 1], [0, -1, -1, -1, -1])
-    assert len(score(model, collate([row, longer]), 1.0)) == 6
+    assert len(term_logprobs(model, collate([row, longer]), 1.0)) == 6
 
 
 def test_shared_prefix_has_one_clipped_term_per_leaf():
@@ -193,18 +136,15 @@ def test_shared_prefix_has_one_clipped_term_per_leaf():
 
 def test_temperature_is_applied_as_in_sampling(random_policy):
     """A trainer that forgets it sees ratios far from 1 on its own policy's samples."""
-    from components.policy.engines.base import EngineParams, Request
-    from components.policy.engines.transformers.engine import TransformersEngine
-
-    engine = TransformersEngine(EngineParams(temperature=0.6))
+    engine = TransformersEngine(TransformersParams(temperature=0.6))
     engine.load(random_policy)
     history = [3, 8, 20, 9, 60, 4]
     sampled = engine.generate([Request(history, 1, 10)])[0]
     row = path_of(history + sampled.token_ids, [0.0] * 6 + sampled.logprobs)
     batch, model = collate([row]), load_model(random_policy)
-    ratio = (score(model, batch, 0.6) - batch.old_logprob_K).exp()
+    ratio = (term_logprobs(model, batch, 0.6) - batch.old_logprob_K).exp()
     np.testing.assert_allclose(ratio.detach(), 1.0, atol=1e-4)
-    assert (score(model, batch, 1.0) - batch.old_logprob_K).exp().mean() < 0.95
+    assert (term_logprobs(model, batch, 1.0) - batch.old_logprob_K).exp().mean() < 0.95
 
 
 @pytest.mark.parametrize("minibatches", [1, 2, 4])

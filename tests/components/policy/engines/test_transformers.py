@@ -12,7 +12,8 @@ import torch
 
 from components.errors import UserError
 from components.policy.checkpoint import load_model, shared_model
-from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.base import Completion, Request
+from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine, uniform
 
 PROMPTS = [[3, 8, 20, 9, 60, 4], [3, 8, 21, 9, 8, 22, 9, 61, 4]]
@@ -20,7 +21,7 @@ PROMPTS = [[3, 8, 20, 9, 60, 4], [3, 8, 21, 9, 8, 22, 9, 61, 4]]
 
 @pytest.fixture
 def engine(random_policy: Path) -> TransformersEngine:
-    engine = TransformersEngine(EngineParams())
+    engine = TransformersEngine(TransformersParams())
     engine.load(random_policy)
     return engine
 
@@ -47,7 +48,7 @@ def test_logprobs_equal_a_flat_forward_pass_for_histories_of_different_lengths(e
 
 
 def test_logprobs_belong_to_the_tempered_distribution(random_policy):
-    engine = TransformersEngine(EngineParams(temperature=0.6))
+    engine = TransformersEngine(TransformersParams(temperature=0.6))
     engine.load(random_policy)
     requests = [Request(PROMPTS[0], 5, 12)]
     assert_exact(random_policy, requests, engine.generate(requests), temperature=0.6)
@@ -139,7 +140,7 @@ def test_a_tree_of_new_histories_is_computed_once(engine, random_policy):
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_loading_the_same_weights_keeps_the_model_and_only_if_asked_the_prefixes(random_policy, tmp_path, keep):
-    engine = TransformersEngine(EngineParams(keep_prefixes=keep))
+    engine = TransformersEngine(TransformersParams(keep_prefixes=keep))
     engine.load(random_policy)
     model, request = engine.model, Request(PROMPTS[0] * 5, 1, 4)
     engine.generate([request])
@@ -155,12 +156,12 @@ def test_loading_the_same_weights_keeps_the_model_and_only_if_asked_the_prefixes
 def test_a_stage_that_runs_again_repeats_every_bit(random_policy):
     """After a kill it meets an empty cache, though in the first run stages before it have filled one."""
     requests = [Request(p * 3, seed, 10) for p in PROMPTS for seed in range(5)]
-    engine = TransformersEngine(EngineParams())
+    engine = TransformersEngine(TransformersParams())
     engine.load(random_policy)
     engine.generate([Request(r.token_ids[:7], 3, 8) for r in requests])
     engine.load(random_policy)
     first = engine.generate(requests)
-    fresh = TransformersEngine(EngineParams())
+    fresh = TransformersEngine(TransformersParams())
     fresh.load(random_policy)
     assert fresh.generate(requests) == first
 
@@ -169,8 +170,8 @@ def test_memory_for_keys_and_values_is_bounded(random_policy):
     """Long and short histories, and room for a fraction of them: several batches, a full cache, the same samples."""
     rng = np.random.default_rng(0)
     requests = [Request(rng.integers(5, 60, n).tolist(), n, 8) for n in (5, 40, 300, 90, 6, 41, 299)]
-    wide = TransformersEngine(EngineParams())
-    narrow = TransformersEngine(EngineParams(cache_gb=330 * 512 / 1e9))
+    wide = TransformersEngine(TransformersParams())
+    narrow = TransformersEngine(TransformersParams(cache_gb=330 * 512 / 1e9))
     wide.load(random_policy)
     narrow.load(random_policy)
     expected, found = wide.generate(requests), narrow.generate(requests)
@@ -206,7 +207,7 @@ def test_generation_config_of_the_checkpoint_is_not_applied(random_policy, tmp_p
     folder = tmp_path / "policy"
     shutil.copytree(random_policy, folder)
     (folder / "generation_config.json").write_text('{"repetition_penalty": 1.5, "top_k": 2, "temperature": 0.1}')
-    engine = TransformersEngine(EngineParams())
+    engine = TransformersEngine(TransformersParams())
     engine.load(folder)
     requests = [Request(PROMPTS[0], seed, 10) for seed in range(4)]
     assert_exact(random_policy, requests, engine.generate(requests))
@@ -223,7 +224,7 @@ def test_damaged_checkpoint_is_one_clear_error(random_policy, tmp_path, damage):
     if damage == "not json":
         (folder / "config.json").write_text("{")
     with pytest.raises(UserError, match=str(folder)):
-        TransformersEngine(EngineParams()).load(folder)
+        TransformersEngine(TransformersParams()).load(folder)
 
 
 @pytest.mark.parametrize(
