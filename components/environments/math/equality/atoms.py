@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import reduce
 from fractions import Fraction
 
 from components.environments.math.equality.pieces import closing, continued, key, number, repeating, split
 from components.environments.math.equality.text import GREEK, Token, spelling
-from components.environments.math.equality.tree import EULER, ONE, TWO, Node, Unreadable, call, shown
+from components.environments.math.equality.tree import EULER, ONE, TWO, Node, Unreadable, call, infinite, shown
 from components.environments.math.equality.words import CONSTANTS, FUNCTIONS, STOP, TRIG, letters, listed
 
 _APPLIED = frozenset("fghFGH")
@@ -16,6 +17,8 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _DECORATIONS = listed(
     "overline bar vec hat widehat tilde overrightarrow overleftrightarrow dot angle triangle measuredangle"
 )
+_PRINTED = listed("Interval Eq FiniteSet Union Matrix array")
+_ENDS = {"open": "()", "Lopen": "(]", "Ropen": "[)"}
 _FOREIGN = listed("sum int iint oint prod lim")
 _MATRICES = re.compile(r"([pbBvV]?|small)matrix|array")
 
@@ -155,9 +158,28 @@ class Atoms:
         whole = above.op == below.op == "num" and above.source.isdigit() and below.source.isdigit()
         return Node("div", (above, below)) if whole and above.number < below.number else None
 
+    def _printed(self, name: str) -> Node:
+        """An object as sympy or numpy prints it, behind its name."""
+        ends = _ENDS.get(self._take().text, "") if self._accept(".") else "[]"
+        inner = self.inside(self._group())
+        parts = inner.args if inner.op == "list" else (inner,)
+        if name == "Interval" and ends and len(parts) == 2:
+            return Node("group", parts, "".join("()"[at] if infinite(parts[at]) else ends[at] for at in (0, 1)))
+        if name == "Eq" and len(parts) == 2:
+            return Node("rel", parts, "=")
+        if name == "FiniteSet":
+            return Node("set", parts)
+        if name == "Union" and len(parts) > 1:
+            return reduce(lambda one, other: Node("union", (one, other)), parts)
+        if name in ("Matrix", "array") and parts[0].op == "group":
+            return parts[0]
+        raise Unreadable(name)
+
     def _word(self) -> Node:
         token = self._take()
         word = token.text
+        if word in _PRINTED and self._peek().is_op("(", "."):
+            return self._printed(word)
         if word in FUNCTIONS and (not token.quoted or len(word) > 1):
             return self._function(FUNCTIONS[word], latex=False)
         if word.casefold() in STOP and word not in ("i", "pi", "I"):

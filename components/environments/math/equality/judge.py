@@ -15,6 +15,7 @@ _BASED = re.compile(
     r"([0-9A-Z]+)\s*(?:_\s*\{?\s*(?:\\text\s*\{)?\s*(\w+)\s*\}?\s*\}?|\(?\s*(?:\\text\s*\{\s*)?\(?\s*base\s*-?\s*(\w+)\s*\)?\s*\}?\)?)",
     re.ASCII,
 )
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")  # 1,234 is not the list 1, 234
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
           "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16"}  # fmt: skip
 _NOTHING = frozenset(
@@ -27,7 +28,7 @@ _SYNONYMS = {"dne": "does not exist", "undef": "undefined", "all real numbers": 
 
 def equal(gold: str, answer: str) -> bool:
     """Whether an answer, without its box, is worth the gold answer."""
-    if _tight(gold) == _tight(answer):
+    if _tight(gold) == _tight(answer) and not _GROUPED.fullmatch(gold.strip()):
         return True
     if len(answer) <= LENGTH and (verdict := _whole(gold, answer)) is not None:
         return verdict

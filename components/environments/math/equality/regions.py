@@ -9,8 +9,8 @@ from typing import Any
 from mpmath import mp  # type: ignore
 
 from components.environments.math.equality.evaluate import Evaluation, NoValue
-from components.environments.math.equality.scalars import equal, infinite
-from components.environments.math.equality.tree import INFINITY, Node
+from components.environments.math.equality.scalars import equal
+from components.environments.math.equality.tree import INFINITY, Node, infinite
 
 _REALS = "mathbb{R}"
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}

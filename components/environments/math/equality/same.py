@@ -218,7 +218,7 @@ def _collections(gold: Node, answer: Node) -> bool:
     if mine and theirs:
         return mine.keys() == theirs.keys() and all(same(value, theirs[name]) for name, value in mine.items())
     if mine:
-        return answer.op != "set" and _in_order(list(mine.values()), answer.args)
+        return answer.op != "set" and not any(part.op == "rel" for part in answer.args) and _in_order(list(mine.values()), answer.args)
     if theirs:
         return gold.op != "set" and _in_order(gold.args, [theirs[name] for name in sorted(theirs)])
     if gold.op == "group" and any(part.op == "rel" for part in answer.args):
