@@ -130,7 +130,8 @@ class _Reader:
             variables = any(len(t.text) == 1 and t.text.islower() and t.text != "a" for t in tokens if t.kind == "word")
             if not words or variables or any(t.kind == "num" for t in tokens) or STOP & words:
                 raise  # of a condition such as: Alice wins, n = 5
-            return Node("label", text=spelling([token for token in tokens if token.text not in _ARTICLES], fold=True))
+            named = spelling([token for token in tokens if token.text not in _ARTICLES], fold=True)
+            return Node("label", text=named.replace("mid", "|"))
 
     def value(self, tokens: list[Token]) -> Node:
         """A ratio, a quantity or an expression."""

@@ -124,15 +124,9 @@ def _text(tokens: list[Token]) -> str:
 
 def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     """The letter of a choice and what stands behind it, as in (C), C. 5, Option C, \\text{E: a text}."""
-    behind = tokens[-3:]
-    if (
-        len(tokens) > 3
-        and behind[0].is_op("(")
-        and behind[0].space
-        and behind[2].is_op(")")
-        and behind[1].text in "ABCDE"
-    ):
-        return behind[1].text, tokens[:-3]  # 42 (E)
+    behind = len(tokens) > 3 and tokens[-3].space and spelling(tokens[-3:]) in _BEHIND
+    if behind and tokens[-4].text not in (",", ";", "and", "or"):
+        return tokens[-2].text, tokens[:-3]  # 42 (E)
     named = bool(tokens) and tokens[0].kind == "word" and tokens[0].text.casefold() in ("option", "choice")
     tokens = tokens[named:]
     opened = bool(tokens) and tokens[0].is_op("(", "[")

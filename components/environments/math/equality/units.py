@@ -148,7 +148,7 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
             power = 1
         elif token.kind == "word" and word == "in" and index < len(tokens) and tokens[index].text in ("total", "all"):
             index += 1
-        elif (token.kind == "word" and word not in STOP) or token.is_op(*MONEY):
+        elif (token.kind == "word" and word not in STOP) or token.is_op(*MONEY) or token.is_cmd("Omega"):
             exponent, used = _raised(tokens[index:])
             index += used
             count += 1

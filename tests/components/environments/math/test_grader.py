@@ -143,9 +143,7 @@ def test_a_comparison_that_hangs_is_a_timeout():
 
 def test_threads_may_verify():
     rewards: list[float] = []
-    thread = threading.Thread(
-        target=lambda: rewards.append(reward(r"\frac{1}{3}", r"\boxed{\frac{1}{3} + 0}"))
-    )
+    thread = threading.Thread(target=lambda: rewards.append(reward(r"\frac{1}{3}", r"\boxed{\frac{1}{3} + 0}")))
     thread.start()
     thread.join()
     assert rewards == [1.0]
