@@ -1,6 +1,6 @@
 """Gold proves the environment: over whole data files, the gold answer scores 1 and a corrupted one 0.
 
-Each row is judged through the environment and the verifier, in three forms that models write: the answer in a box, the
+Each row is judged through the environment, in three forms that models write: the answer in a box, the
 answer in a sentence, and a wrong answer in a box. A fourth figure is the share that is read as mathematics.
 
 Run from the repository: python -m bench.math_gold FILE...
