@@ -36,7 +36,7 @@ class RunParams(Section):
     seed: Count = Field(0, description="Seed of everything drawn in the run.")
     threads: Annotated[int, Field(gt=0, le=1024)] = Field(1, description="CPU threads of the numerical library.")
     keep_policies: Annotated[PositiveInt, MAY_CHANGE] = Field(
-        2, description="Policies and predictors kept besides those of the best policy."
+        2, description="Newest policies and predictors kept (at least 2), besides those of the best policy."
     )
     keep_forests: Annotated[PositiveInt | None, MAY_CHANGE] = Field(
         None, description="Newest iterations whose trees are kept, at least those needed to go on; null: all."

@@ -25,8 +25,8 @@ def effective_ratio_by_prompt(forest: Forest) -> float:
 
     It favours arms with many leaves per prompt; see `effective_ratio_matched`.
     """
-    trees, mixed_L = _trees(forest), _in_mixed_tree(forest)
-    return len(np.unique(forest.tree_N[forest.scored_L[mixed_L]])) / len(trees) if len(trees) else NAN
+    mixed = np.unique(forest.tree_N[forest.scored_L[_in_mixed_tree(forest)]])
+    return len(mixed) / len(np.unique(forest.tree_N)) if len(forest) else NAN
 
 
 def effective_ratio_by_leaf(forest: Forest) -> float:
@@ -177,10 +177,6 @@ def _end(reward_L: np.ndarray) -> str:
     if not len(scored):
         return "unscored"
     return "mixed" if np.ptp(scored) > EPS else "all succeed" if scored[0] > SUCCESS else "all fail"
-
-
-def _trees(forest: Forest) -> np.ndarray:
-    return np.unique(forest.tree_N)
 
 
 def _in_mixed_tree(forest: Forest) -> np.ndarray:

@@ -20,7 +20,7 @@ from prefect.exceptions import TerminationSignal
 
 from components.params.root import Params, compose
 from components.storage import write_json, write_sealed, write_text
-from flows.processes import answers, free_port
+from flows.services import answers, free_port
 from tasks.mlflow_sync import MlflowSync
 from tasks.run import Run, lock, open_run
 from tasks.stage import Stopped
