@@ -112,11 +112,12 @@ def _tell(kills: list[tuple[str, str, Ending]], wrong: list[str]) -> None:
 
 if __name__ == "__main__":
     from flows import services
+    from flows.temporary_server import prefect_api
 
     with tempfile.TemporaryDirectory() as temporary:
         where = Path(sys.argv[1] if len(sys.argv) > 1 else temporary).absolute()
         where.mkdir(parents=True, exist_ok=True)
         os.environ.update(services.environment(where))
-        with services.prefect_api(where) as api:
+        with prefect_api(where) as api:
             api.wait()
             main(where, *sys.argv[2:3])

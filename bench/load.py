@@ -83,12 +83,13 @@ def main(iterations: int, root: Path, prefect: bool) -> None:
     os.chdir(root)
     Path("params.yaml").write_text(yaml.safe_dump(SETTINGS | {"run": {"iterations": iterations}}))
     from flows import services
+    from flows.temporary_server import prefect_api
 
     os.environ.update(services.environment(root))
     os.environ["MLFLOW_TRACKING_URI"] = services.mlflow_uri(root)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     readings = Readings(root / "readings.txt")
-    with services.prefect_api(root) if prefect else tempfile.TemporaryDirectory() as api:
+    with prefect_api(root) if prefect else tempfile.TemporaryDirectory() as api:
         if prefect:
             api.wait()
         from tasks.stage import listeners

@@ -32,6 +32,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from bench.results import record
 from flows import services
+from flows.temporary_server import prefect_api
 
 UNITS = 2816
 
@@ -42,8 +43,8 @@ def main(iterations: int = 6) -> None:
         os.environ |= services.environment(root)
         os.environ |= {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL", "MLFLOW_LOGGING_LEVEL": "WARNING"}
         os.environ["MLFLOW_TRACKING_URI"] = services.mlflow_uri(root)
-        with services.prefect_api(root) as api:
-            os.environ["PREFECT_API_URL"] = api.wait()
+        with prefect_api(root) as api:
+            api.wait()
             record(measure(root, iterations))
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import services
+from flows.temporary_server import prefect_api
 
 SEEDS, SHARDS, STEP_SECONDS = range(5), (1, 4, 16), 0.05
 MANY = 64
@@ -30,8 +31,8 @@ os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 def main() -> None:
     root = Path(tempfile.gettempdir()) / "trace-bench-overlap"
-    with services.prefect_api(root) as api:
-        os.environ["PREFECT_API_URL"] = api.wait()
+    with prefect_api(root) as api:
+        api.wait()
         from bench.results import record
 
         with tempfile.TemporaryDirectory() as folder:

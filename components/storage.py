@@ -1,4 +1,4 @@
-"""Files that are whole or absent: a temporary sibling, fsync, rename; and the content hash of what lies there."""
+"""Files that are whole or absent: a temporary sibling, fsync, a check of what was written, rename. Content hashes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors import SafetensorError, safe_open
 
 from components.errors import UserError
 
@@ -25,10 +26,11 @@ from components.errors import UserError
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yields a temporary sibling of `path` to write a file or a directory to, and renames it to `path` on success.
 
-    What was written is synchronised to disk before the rename. On failure the sibling is removed, `path` is as it was.
+    What was written is synchronised to disk and read back (`unreadable`) before the rename. On failure the sibling is
+    removed, and `path` is as it was.
 
     Raises:
-        UserError: if the disk is full or the folder cannot be written to.
+        UserError: if the disk is full, the folder cannot be written to, or what was written is not whole.
     """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
@@ -38,6 +40,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
             yield temporary
             for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
                 _fsync(file)
+            if reason := unreadable(temporary, path.suffix):
+                raise UserError(
+                    f"{path} was written without an error, but cannot be read back ({reason}); nothing was replaced; "
+                    "check the disk, and run the same command again"
+                )
             if path.is_dir():  # a directory cannot be renamed over another: move the old one aside first
                 old = path.with_name(f".{path.name}.old-{os.getpid()}")
                 path.rename(old)
@@ -49,6 +56,36 @@ def atomic_path(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # the first error is the one to tell
             _remove(temporary)
+
+
+def unreadable(path: Path, suffix: str | None = None) -> str | None:
+    """Why a file, or one in a folder, is not whole, as far as its form tells; None where nothing is wrong.
+
+    A writer may return without an error and have written too little. Looked at are the header and the length of
+    safetensors, the footer of Parquet, and all of JSON; other files are taken as they are. Values are not looked at.
+
+    Args:
+        path: The file or folder.
+        suffix: What the file's name will end in; by default what it ends in.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return next((f"{file.name}: {reason}" for file in files if (reason := unreadable(file))), None)
+    try:
+        match path.suffix if suffix is None else suffix:
+            case ".safetensors":
+                with safe_open(path, framework="np"):  # which compares the header with the file's length
+                    pass
+            case ".parquet":
+                pq.read_metadata(path)
+            case ".json":
+                value = json.loads(path.read_bytes())
+                for name in set(value["weight_map"].values()) if path.name.endswith(".safetensors.index.json") else ():
+                    if not (path.parent / name).is_file():
+                        return f"{name} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, SafetensorError) as error:
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]:.200}"
+    return None
 
 
 @contextmanager
@@ -132,8 +169,11 @@ def read_json(path: Path) -> Any:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
+    """Writes a table; raises `UserError` as `atomic_path` does, and where the file has another number of rows."""
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
+        if (rows := pq.read_metadata(temporary).num_rows) != len(table):
+            raise UserError(f"{path}: only {rows} of {len(table)} rows were written; run the same command again")
 
 
 def read_parquet(path: Path, schema: pa.Schema | None = None) -> pa.Table:

@@ -24,10 +24,10 @@ from rich.markup import escape
 from components.errors import UserError
 from components.secrets import masked
 from flows.compare import compare
+from flows.new import new
 from flows.plan import plan
-from flows.report import report
+from flows.show import report, view
 from flows.simulate import simulate
-from flows.view import view
 
 app = typer.Typer(
     help="TRACE: reinforcement learning of language-model agents that decides where to spend rollouts.",
@@ -61,6 +61,7 @@ def train(
     from components.params.load import load_params, parse_assignment
     from flows import services
     from flows.progress import Display, show_summary
+    from flows.temporary_server import ServerLost, prefect_api
     from tasks.run import open_run
 
     overrides: dict[str, Any] = dict(parse_assignment(text) for text in assignments or [])
@@ -79,8 +80,8 @@ def train(
         logging.getLogger(name_of_logger).addHandler(_Warnings(logging.WARNING))
     with (
         _interruptible(go_on),
-        Display(console, settings.run.iterations) as display,
-        services.prefect_api(Path.cwd()) as api,
+        Display(console, settings) as display,
+        prefect_api(Path.cwd()) as api,
     ):
         display.stage("starting", 0, 0)
         from flows.train import trace
@@ -90,12 +91,12 @@ def train(
         try:
             if settings.run.store is None:  # else a warmed-up policy may lie there
                 _warm_up_meanwhile(run)
-            os.environ["PREFECT_API_URL"] = api.wait()
+            api.wait()
             trace(params=str(run.path / "params.yaml"), run_id=name)
         except Exception as error:
             if not api.is_to_blame(error):
                 raise
-            raise services.ServerLost(
+            raise ServerLost(
                 f"the Prefect server at {api.url} failed ({type(error).__name__}); "
                 f"what was sampled is kept in {_shown(run.path)}; to continue: {go_on}"
             ) from error
@@ -203,6 +204,7 @@ def doctor() -> None:
 
 app.command()(simulate)
 app.command()(compare)
+app.command()(new)
 app.command()(view)
 app.command()(report)
 app.command()(plan)
@@ -264,13 +266,14 @@ def _shown(path: Path) -> Path:
 def main() -> None:
     """Runs the command; what the user can mend is one line and exit code 2."""
     from flows import services
+    from flows.temporary_server import ServerLost
 
     os.environ.update(services.environment(Path.cwd()))
     try:
         app()
     except UserError as error:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]Error:[/] {_printable(str(error))}", highlight=False)
-        if isinstance(error, services.ServerLost):
+        if isinstance(error, ServerLost):
             sys.stdout.flush()
             os._exit(2)  # an ordinary exit tries for 10 s to send each of Prefect's events
         sys.exit(2)

@@ -1,29 +1,72 @@
 """The local services, all on loopback: a Prefect server, an MLflow server, and a worker for the deployment.
 
-`trace up` starts them and `trace down` ends exactly these. `trace train` needs none of them: `prefect_api` and
-`mlflow_uri` use what is running, or do without. Either way everything lies in `<root>/.trace`, so that a run made
-without servers is there when they are started later.
+`trace up` starts them and `trace down` ends exactly these. `trace train` needs none of them: it uses what is running,
+or does without (`mlflow_uri`, and `prefect_api` in `temporary_server.py`). Either way everything lies in
+`<root>/.trace`, so that a run made without servers is there when they are started later.
 
 Prefect and MLflow read their settings when they are imported, so nothing here imports them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.processes import HOST, Service, ServiceError, answers, end, log_tail, popen, port_in_use, wait_until
-from flows.temporary_server import ServerLost, TemporaryAPI
+import psutil
 
-__all__ = ["ServerLost", "ServiceError", "down", "environment", "mlflow_uri", "prefect_api", "status", "up"]
+from components.errors import UserError
 
+HOST = "127.0.0.1"
 POOL = "local"
-_OPTIONS = {"Prefect": "--prefect-port", "MLflow": "--mlflow-port"}
+NAMES = ("Prefect", "MLflow", "worker")  # in the order in which they start
+_SAME_PROCESS_SECONDS = 2.0  # the system derives a creation time from the clock, which may be set in between
+
+
+class ServiceError(UserError):
+    """A service that cannot start or does not answer; the message may carry the last lines of its log."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One background process, as it is recorded on disk.
+
+    Attributes:
+        name: What it is called in messages.
+        pid: Its process id.
+        created: When it was created, in seconds since the epoch; the system may give its id to another program later.
+        port: The port it listens on, 0 for none.
+        log: Where its output goes.
+    """
+
+    name: str
+    pid: int
+    created: float
+    port: int
+    log: str
+
+    @property
+    def url(self) -> str:
+        """The address of its web page."""
+        return f"http://{HOST}:{self.port}"
+
+    def process(self) -> psutil.Process | None:
+        """The live process, or None if it has ended (even if another program has its id now)."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.created) < _SAME_PROCESS_SECONDS
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -33,10 +76,9 @@ def environment(root: Path) -> dict[str, str]:
     `flows.heartbeat_frequency` None. (A flow's end waits for its heartbeat thread to wake, up to 1 s; no environment
     variable can turn that off, so a flow does, by `prefect.settings.temporary_settings` around its subflows.)
     """
-    home = _home(root)
     settings = {
         # Everything in one folder, and no call leaves the machine.
-        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_HOME": str(home(root) / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "DO_NOT_TRACK": "1",
@@ -73,205 +115,211 @@ def environment(root: Path) -> dict[str, str]:
     return chosen
 
 
+def server_environment(root: Path) -> dict[str, str]:
+    """Environment of a server. Its calls to other machines (a list of Prefect's integrations) fail at once."""
+    env = dict(os.environ) | environment(root)
+    for kind in ("http_proxy", "https_proxy", "all_proxy"):
+        env[kind] = env[kind.upper()] = f"http://{HOST}:9"
+    env["no_proxy"] = env["NO_PROXY"] = f"{HOST},localhost"
+    Path(env["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+    return env
+
+
 def up(root: Path, prefect_port: int = 4200, mlflow_port: int = 5000, say: Callable[[str], None] = print) -> None:
     """Start both servers, the deployment and its worker, and return when all of them are ready.
 
     Raises:
         ServiceError: A port is in use, or something did not start; whatever was started has been ended again.
     """
-    root = root.resolve()
-    running = _running(root)
-    if len(running) == len(_Stack.NAMES):
+    root, started = root.resolve(), running(root)
+    if len(started) == len(NAMES):
         say("Already up.")
-        _say_where(running, say)
+        _say_where(started, say)
         return
-    if running:
+    if started:
         say("Only partly up: starting again.")
         down(root, say)
+    ports = {"Prefect": prefect_port, "MLflow": mlflow_port}
     if prefect_port == mlflow_port:
         raise ServiceError(
             f"Prefect and MLflow cannot both have port {mlflow_port}; choose: trace up --mlflow-port {mlflow_port + 1}"
         )
-    for name, port in (("Prefect", prefect_port), ("MLflow", mlflow_port)):
-        if port_in_use(port):
+    for name, port in ports.items():
+        if not free_port(port):
             raise ServiceError(
                 f"port {port} for {name} is in use by another program; end that, or choose: "
-                f"trace up {_OPTIONS[name]} {port + 1}"
+                f"trace up --{name.lower()}-port {port + 1}"
             )
-    stack = _Stack(root, prefect_port, mlflow_port)
+    started, api = {}, f"http://{HOST}:{prefect_port}/api"
+    servers = server_environment(root) | {"PREFECT_API_URL": api}
+    # PWD is where prefect.yaml sends the flow runs.
+    worker = dict(os.environ) | environment(root) | {"PREFECT_API_URL": api, "PWD": str(root)}
+    worker.setdefault("MLFLOW_TRACKING_URI", f"http://{HOST}:{mlflow_port}")
+
+    def start(name: str, env: dict[str, str], *module: str) -> None:
+        log = home(root) / "logs" / f"{name.lower()}.log"
+        started[name] = launch(name, [sys.executable, "-m", *module], env, root, log, ports.get(name, 0))
+        _record(root, started)  # at every step, so that `down` finds it whatever happens to this command
+
+    mlflow = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", "--no-serve-artifacts"]
+    mlflow += ["--backend-store-uri", _database(root), "--default-artifact-root", _artifacts(root)]
     try:
         say("Starting the Prefect and MLflow servers (20 s; the first time, 40 s) ...")
-        stack.start_servers()
-        stack.wait("Prefect", "/api/health")
-        say(f"Prefect is ready at {stack.services['Prefect'].url}; deploying trace/train ...")
-        stack.start_worker()
-        stack.deploy()
-        stack.wait("MLflow", "/health")
-        say(f"MLflow is ready at {stack.services['MLflow'].url}")
+        start("Prefect", servers, "prefect", "server", "start", "--host", HOST, "--port", str(prefect_port))
+        start("MLflow", servers, *mlflow)
+        wait_for(f"{api}/health", started["Prefect"], *started.values())
+        say(f"Prefect is ready at {started['Prefect'].url}; deploying trace/train ...")
+        # The worker makes the work pool, with the job template of its kind, if there is none.
+        start("worker", worker, "prefect", "worker", "start", "--pool", POOL, "--type", "process")
+        wait_for(f"{api}/work_pools/{POOL}", started["worker"], *started.values())
+        _deploy(root, worker)
+        wait_for(f"{started['MLflow'].url}/health", started["MLflow"], *started.values())
+        say(f"MLflow is ready at {started['MLflow'].url}")
     except BaseException:
-        end(stack.services.values())
+        for service in started.values():
+            end(service)
         _record(root, {})
         raise
-    _say_where(stack.services, say)
+    _say_where(started, say)
 
 
 def down(root: Path, say: Callable[[str], None] = print) -> None:
     """End exactly what `up` has started and recorded, with everything that it started in turn."""
-    recorded = _recorded(root.resolve())
-    # The worker first, so that a flow run that it has to end can still report to the server.
-    ended = end([recorded[n] for n in ("worker",) if n in recorded])
-    ended += end([service for name, service in recorded.items() if name != "worker"])
-    _record(root.resolve(), {})
-    for service in ended:
-        say(f"Ended {service.name} (process {service.pid}).")
-    if not ended:
+    alive = running(root)
+    for name in reversed(alive):  # the worker first, so that a flow run that it has to end can still report
+        if end(alive[name]):
+            say(f"Ended {name} (process {alive[name].pid}).")
+    _record(root, {})
+    if not alive:
         say("Nothing was up.")
 
 
 def status(root: Path) -> dict[str, str]:
     """Each service and where it is, for people."""
-    running = _running(root.resolve())
-    return {
-        name: "not running (trace up)"
-        if name not in running
-        else f"up at {running[name].url}"
-        if running[name].port
-        else "up"
-        for name in _Stack.NAMES
-    }
-
-
-def prefect_api(root: Path) -> TemporaryAPI:
-    """The Prefect API for one command: PREFECT_API_URL if set, else that of `trace up`, else a short-lived server.
-
-    Returns:
-        A context manager. Entering it starts the server if need be, without waiting, and sets PREFECT_API_URL: import
-        Prefect after that. Its `wait` blocks until the API answers.
-    """
-    root = root.resolve()
-    url = os.environ.get("PREFECT_API_URL") or (f"{s.url}/api" if (s := _running(root).get("Prefect")) else None)
-    return TemporaryAPI(root, _server_env(root), _home(root) / "logs" / f"prefect-{os.getpid()}.log", url)
+    where = {name: f"up at {service.url}" if service.port else "up" for name, service in running(root).items()}
+    return {name: where.get(name, "not running (trace up)") for name in NAMES}
 
 
 def mlflow_uri(root: Path) -> str:
     """Where MLflow records: MLFLOW_TRACKING_URI if set, else the server of `trace up`, else its database itself."""
-    server = _running(root.resolve()).get("MLflow")
-    return os.environ.get("MLFLOW_TRACKING_URI") or (server.url if server else _database(root.resolve()))
+    server = running(root).get("MLflow")
+    return os.environ.get("MLFLOW_TRACKING_URI") or (server.url if server else _database(root))
 
 
-class _Stack:
-    """What `up` starts, recorded on disk at every step so that `down` finds it whatever happens to `up`."""
-
-    NAMES = ("Prefect", "MLflow", "worker")
-
-    def __init__(self, root: Path, prefect_port: int, mlflow_port: int) -> None:
-        self.root, self.services = root, dict[str, Service]()
-        self._ports = {"Prefect": prefect_port, "MLflow": mlflow_port}
-        api = {"PREFECT_API_URL": f"http://{HOST}:{prefect_port}/api"}
-        self._servers = _server_env(root) | api
-        # PWD is where prefect.yaml sends the flow runs.
-        self._worker = dict(os.environ) | environment(root) | api | {"PWD": str(root)}
-        self._worker.setdefault("MLFLOW_TRACKING_URI", f"http://{HOST}:{mlflow_port}")
-
-    def start_servers(self) -> None:
-        prefect = ["server", "start", "--host", HOST, "--port", str(self._ports["Prefect"])]
-        mlflow = [
-            "server",
-            "--host",
-            HOST,
-            "--port",
-            str(self._ports["MLflow"]),
-            "--workers",
-            "1",
-            "--no-serve-artifacts",
-        ]
-        mlflow += ["--backend-store-uri", _database(self.root), "--default-artifact-root", _artifacts(self.root)]
-        self._start("Prefect", ["prefect", *prefect], self._servers)
-        self._start("MLflow", ["mlflow", *mlflow], self._servers)
-
-    def start_worker(self) -> None:
-        """The worker makes the work pool, with the job template of its kind, if there is none."""
-        self._start("worker", ["prefect", "worker", "start", "--pool", POOL, "--type", "process"], self._worker)
-        pool = f"{self.services['Prefect'].url}/api/work_pools/{POOL}"
-        wait_until(lambda: answers(pool), "the Prefect worker", self.services["worker"])
-
-    def deploy(self) -> None:
-        """Registers the flow as prefect.yaml says."""
-        log = _home(self.root) / "logs" / "deploy.log"
-        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-        with log.open("wb") as output:
-            done = subprocess.run(
-                command, env=self._worker, cwd=self.root, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-        if done.returncode:
-            raise ServiceError(f"the deployment of prefect.yaml failed{log_tail(log)}")
-
-    def wait(self, name: str, health: str) -> None:
-        """Waits for one server, and fails at once if any of them dies."""
-        service = self.services[name]
-        wait_until(lambda: self._all_alive() and answers(service.url + health), f"the {name} server", service)
-
-    def _all_alive(self) -> bool:
-        for name, service in self.services.items():
-            if service.process() is None:
-                raise ServiceError(f"{name} ended while starting{log_tail(service.log)}")
-        return True
-
-    def _start(self, name: str, module: list[str], env: dict[str, str]) -> None:
-        log = _home(self.root) / "logs" / f"{name.lower()}.log"
-        command = [sys.executable, "-m", *module]
-        _, self.services[name] = popen(name, command, env, self.root, log, self._ports.get(name, 0))
-        _record(self.root, self.services)
+def running(root: Path) -> dict[str, Service]:
+    """What `up` has started and is alive, by name, in the order of its start."""
+    try:
+        recorded = json.loads((home(root) / "services.json").read_text())
+        found = {name: Service(**fields) for name, fields in recorded.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+    return {name: service for name, service in found.items() if service.process() is not None}
 
 
-def _server_env(root: Path) -> dict[str, str]:
-    """Environment of a server. Its calls to other machines (a list of Prefect's integrations) fail at once."""
-    nowhere = f"http://{HOST}:9"
-    proxies = {
-        name: nowhere for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-    }
-    local = {name: f"{HOST},localhost" for name in ("NO_PROXY", "no_proxy")}
-    env = dict(os.environ) | environment(root) | proxies | local
-    Path(env["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-    return env
+def launch(name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, port: int = 0) -> Service:
+    """Start a process in a session of its own (Ctrl-C here does not reach it), its output in `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    return Service(name, child.pid, psutil.Process(child.pid).create_time(), port, str(log))
+
+
+def wait_for(url: str, service: Service, *others: Service, timeout: float = 180.0) -> None:
+    """Wait until a url of the service answers.
+
+    Raises:
+        ServiceError: It did not in time, or it or one of the others ended; with the last lines of the log.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        for each in (service, *others):
+            if each.process() is None:
+                raise ServiceError(f"{each.name} ended while starting{_log_tail(each.log)}")
+        if answers(url):
+            return
+        if time.monotonic() > deadline:
+            raise ServiceError(f"{service.name} was not ready after {timeout:.0f} s{_log_tail(service.log)}")
+        time.sleep(0.1)
+
+
+def answers(url: str) -> bool:
+    """Whether a GET of the url succeeds, without a proxy."""
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+
+
+def end(service: Service, grace: float = 15.0) -> bool:
+    """End a service and all that it started: SIGTERM, seconds to finish, SIGKILL. Returns whether it was alive."""
+    if (process := service.process()) is None:
+        return False
+    tree = [process]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree += process.children(recursive=True)
+    for signal_one, timeout in ((psutil.Process.terminate, grace), (psutil.Process.kill, 5.0)):
+        for each in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                signal_one(each)  # psutil checks the creation time again before it signals
+        tree = psutil.wait_procs(tree, timeout=timeout)[1]
+    return True
+
+
+def free_port(port: int = 0) -> int:
+    """The port, or any, if it can be had on loopback; else 0."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return 0
+        return int(probe.getsockname()[1])
+
+
+def _deploy(root: Path, env: dict[str, str]) -> None:
+    """Registers the flow as prefect.yaml says."""
+    command, log = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], home(root) / "logs/deploy.log"
+    with log.open("wb") as output:
+        done = subprocess.run(command, env=env, cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    if done.returncode:
+        raise ServiceError(f"the deployment of prefect.yaml failed{_log_tail(log)}")
 
 
 def _say_where(services: dict[str, Service], say: Callable[[str], None]) -> None:
-    port = services["Prefect"].port
-    prefix = "" if port == 4200 else f"PREFECT_API_URL={services['Prefect'].url}/api "
-    say(f"  Prefect  {services['Prefect'].url}")
+    prefect = services["Prefect"]
+    say(f"  Prefect  {prefect.url}")
     say(f"  MLflow   {services['MLflow'].url}  (choose 'Model training' at the top left)")
+    prefix = "" if prefect.port == 4200 else f"PREFECT_API_URL={prefect.url}/api "
     say(f"Next: {prefix}prefect deployment run trace/train -p seed=3      End: trace down")
 
 
-def _home(root: Path) -> Path:
+def _log_tail(log: str | Path, lines: int = 12) -> str:
+    """The end of a log file, as the end of an error message that names the file."""
+    text = Path(log).read_text(errors="replace") if Path(log).exists() else ""
+    kept = [f"  {line}" for line in text.splitlines() if line.strip()][-lines:]
+    return "\n".join([f"; the end of {log}:", *kept]) if kept else f"; its log {log} is empty"
+
+
+def home(root: Path) -> Path:
+    """The folder of all that the services keep."""
     return root.resolve() / ".trace"
 
 
 def _database(root: Path) -> str:
-    folder = _home(root) / "mlflow"
+    folder = home(root) / "mlflow"
     folder.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{(folder / 'mlflow.db').as_posix()}"
 
 
 def _artifacts(root: Path) -> str:
-    return (_home(root) / "mlflow" / "artifacts").as_uri()
-
-
-def _recorded(root: Path) -> dict[str, Service]:
-    try:
-        entries = json.loads((_home(root) / "services.json").read_text())
-        return {name: Service(**fields) for name, fields in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def _running(root: Path) -> dict[str, Service]:
-    return {name: service for name, service in _recorded(root).items() if service.process() is not None}
+    return (home(root) / "mlflow" / "artifacts").as_uri()
 
 
 def _record(root: Path, services: dict[str, Service]) -> None:
-    path = _home(root) / "services.json"
+    path = home(root) / "services.json"
     if not services:
         path.unlink(missing_ok=True)
         return

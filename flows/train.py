@@ -10,24 +10,27 @@ from uuid import UUID
 from prefect import flow, runtime
 from prefect.settings import temporary_settings
 
+from components.allocation.arms import ARMS
 from components.errors import UserError
 from components.params.load import load_params
 from components.params.root import Params
-from flows.shards import grow
+from flows.shards import side_by_side
 from tasks.artifacts import show_run
 from tasks.evaluate import evaluate
+from tasks.expand import expand_prefixes
 from tasks.mlflow_sync import MlflowSync
 from tasks.prepare import data_hash, prepare_data, warm_up_policy
-from tasks.record import record
+from tasks.record import publish_report, record
 from tasks.refit import refit_predictor
-from tasks.report import publish_report
+from tasks.report import commit
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
-from tasks.sample import allocate_roots
+from tasks.sample import allocate_roots, generate, refill_roots
 from tasks.score import score_prompts
-from tasks.stage import clear_stop
+from tasks.stage import Shard, clear_stop
 from tasks.summary import append_metrics, finished_iterations, mend_metrics, write_summary
 from tasks.update import update_policy
+from tasks.verify import verify_counterfactual, verify_factual
 
 
 def _name() -> str:
@@ -74,6 +77,7 @@ def trace(
     settings = _settings(params, overrides, arm, seed)
     run = open_run(settings, run_id or runtime.flow_run.name)
     with lock(run, settings.run.store):
+        run.note(commit=commit())
         data, policy = prepare_data(run.path), warm_up_policy(run.path)
         predictor: Path | None = None
         shown: UUID | None = None  # the run's table in Prefect
@@ -97,14 +101,13 @@ def trace(
 
 @flow(name="iteration", flow_run_name="{run_id}-{number:04d}")
 def iteration(run: Path, run_id: str, number: int, policy: Path, predictor: Path | None) -> tuple[Path, Path]:
-    """One iteration: returns the next policy and predictor."""
-    start = time.perf_counter()
-    settings = Run(run).params
+    """One iteration of the method; returns the next policy and predictor."""
+    start, settings = time.perf_counter(), Run(run).params
     evaluation = evaluate(run, number, policy=policy) if number % settings.evaluation.every == 0 else None
 
     scored = score_prompts(run, number, policy=policy, predictor=predictor)
     roots = allocate_roots(run, number, scored=scored)
-    verified = grow(run, number, policy, predictor, roots)  # generate, verify, refill, expand, verify
+    verified = side_by_side(grow, run, number, policy=policy, predictor=predictor, roots=roots)
     earlier = [
         Run(run).iteration(k) / "forest.parquet" for k in range(max(0, number - settings.predictor.replay), number)
     ]
@@ -113,13 +116,21 @@ def iteration(run: Path, run_id: str, number: int, policy: Path, predictor: Path
     )
     next_policy = update_policy(run, number, policy=policy, verified=verified)
 
-    record(
-        run,
-        number,
-        forest=next_policy.parent / "forest.parquet",
-        evaluation=evaluation,
-        seconds=time.perf_counter() - start,
-    )
+    forest, seconds = next_policy.parent / "forest.parquet", time.perf_counter() - start
+    record(run, number, forest=forest, evaluation=evaluation, seconds=seconds)
     append_metrics(Run(run), number)
     retain(run, number)
     return next_policy, next_predictor
+
+
+def grow(run: Path, number: int, *, policy: Path, predictor: Path | None, roots: Path, shard: Shard) -> Path:
+    """Both stages of rollouts for a shard of the active prompts; returns the verified forest."""
+    arm = ARMS[Run(run).params.allocation.arm]
+    generated = generate(run, number, policy=policy, roots=roots, shard=shard)
+    factual = verify_factual(run, number, forest=generated, shard=shard)
+    if arm.refills:  # which has a single shard
+        factual = refill_roots(run, number, policy=policy, roots=roots, factual=factual)
+    if not arm.branches:
+        return factual
+    expanded = expand_prefixes(run, number, policy=policy, predictor=predictor, factual=factual, shard=shard)
+    return verify_counterfactual(run, number, forest=expanded, shard=shard)

@@ -1,4 +1,4 @@
-"""What several tasks read: prompts, forests, and what follows from them."""
+"""What several tasks read: prompts and forests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prompts(params: Params, split: str) -> Mapping[str, Prompt]:
 
 
 def data_folder(params: Params) -> Path:
-    """Folder of the run's data set, which is made if it is not there."""
+    """Folder of the run's data set, which is written if it is not there."""
     root = Path(params.run.data_dir)
     return prepare(environment_of(params.environment, (root / "cache").absolute()), root)
 
@@ -36,7 +36,7 @@ def read_forest(path: Path) -> Forest:
     """A forest that the caller may change.
 
     Raises:
-        UserError: if the file is missing or damaged, or its rows are no trees.
+        UserError: if the file is missing or damaged, or its rows do not form trees.
     """
     table = read_parquet(path, NODE_SCHEMA)
     try:
@@ -46,11 +46,11 @@ def read_forest(path: Path) -> Forest:
 
 
 def shared_forest(path: Path) -> Forest:
-    """A forest that nobody changes: kept, for several stages and the next refits read the same. Raises as above."""
+    """A forest that nobody may change: cached, as several stages and later refits read it. Raises as `read_forest`."""
     return _forest(path, content_hash(path)) if path.exists() else read_forest(path)
 
 
-@lru_cache(maxsize=6)  # those of a refit by default: the iteration's, before and after its update, and four earlier
+@lru_cache(maxsize=6)  # what a refit reads by default: the iteration's, before and after its update, and four earlier
 def _forest(path: Path, content: str) -> Forest:
     return read_forest(path)
 

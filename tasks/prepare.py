@@ -1,4 +1,4 @@
-"""Prepare: the data set and the policy that the run starts from; both are made once and found again by content."""
+"""Prepare: the data set and the policy that a run starts from; each is made once, and found again by its settings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ from tasks.store import has_hash, store_of
 
 @task(name="prepare data", task_run_name="prepare data", cache_policy=NO_CACHE, persist_result=False)
 def prepare_data(run_path: Path) -> Path:
-    """Folder of the data set."""
+    """Returns the folder of the data set, and refuses a run that was begun on other data.
+
+    Raises:
+        UserError: if the data are not those that the run began on, or are fewer prompts than the pool needs.
+    """
     run = Run(run_path)
     params = run.params
-    make_environment(params)  # what it lacks is reported now, not after the first rollouts
+    make_environment(params)  # so that what it lacks is reported now, not after the first rollouts
     folder = data_folder(params).absolute()
     began = run.manifest.get("data")
     made = f"{folder.name} ({data_hash(folder)[:12]})"
@@ -46,11 +50,15 @@ def prepare_data(run_path: Path) -> Path:
 
 @task(name="warm up policy", task_run_name="warm up policy", cache_policy=NO_CACHE, persist_result=False)
 def warm_up_policy(run_path: Path) -> Path:
-    """Folder of the checkpoint that the run starts from: the user's own, or the tiny policy."""
+    """Returns the folder of the checkpoint that the run starts from: the user's own, or the tiny policy.
+
+    Raises:
+        UserError: if it is not the one that the run began on, or its template or limits do not fit the prompts.
+    """
     run = Run(run_path)
     policy = policy_of_start(run)
     began = run.manifest.get("policy")
-    if began is None or "record" not in read_stages(run.iteration(0)):  # later iterations do not read it
+    if began is None or "record" not in read_stages(run.iteration(0)):  # only iteration 0 reads it
         now = content_hash(policy)
         if began not in (None, now):
             raise UserError(
@@ -64,10 +72,10 @@ def warm_up_policy(run_path: Path) -> Path:
 def policy_of_start(run: Run) -> Path:
     """The policy that the run started from.
 
-    A run in a store keeps the tiny policy with itself: training it anew gives the same bits only on the same hardware.
+    A run in a store holds a copy of the tiny policy: training it again gives the same bits only on the same hardware.
 
     Raises:
-        UserError: if the run's own copy is damaged and cannot be made anew here.
+        UserError: if that copy is damaged, and training it again here gives other bits.
     """
     kept, began = run.path / "start", run.manifest.get("outputs", {}).get("start")
     if run.params.policy.path is not None or (began is None and store_of(run.path) is None):
@@ -77,13 +85,13 @@ def policy_of_start(run: Run) -> Path:
             shutil.copytree(start_policy(run.params), temporary)
         made = content_hash(kept)
         if began not in (None, made):
-            raise UserError(f"{kept} is damaged, and the policy trained anew here differs; restore it")
+            raise UserError(f"{kept} is damaged, and the policy that was trained again here differs; restore it")
         run.note(outputs={"start": made})
     return kept
 
 
 def start_policy(params: Params) -> Path:
-    """The user's own checkpoint, or the tiny policy, trained now if it is not in the cache."""
+    """The user's own checkpoint, or the tiny policy, which is trained now if it is not in the cache."""
     if params.policy.path is not None:
         return Path(params.policy.path).absolute()
     from components.policy.warmup import warm_up
@@ -96,16 +104,16 @@ def start_policy(params: Params) -> Path:
 
     root = Path(params.run.data_dir)
     environment = environment_of(params.environment, root / "cache")
-    assert isinstance(environment, GeneratedEnvironment), "others need a checkpoint, as `open_run` says"
+    assert isinstance(environment, GeneratedEnvironment), "`open_run` refuses the others without a checkpoint"
     return warm_up(params.policy, environment, root / "warmup", progress).absolute()
 
 
 def check_prompts(run: Run, policy: Path) -> None:
-    """Notes the longest prompt of all splits in the manifest, once in a run: neither prompts nor limits change in it.
+    """Notes the length of the longest prompt of all splits in the manifest; once a run, as prompts and limits stay.
 
     Raises:
-        UserError: if the environment cannot be made, the chat template cannot show its prompts, or some of them leave
-            no room for a turn; the message says how many.
+        UserError: if the environment cannot begin a prompt, the chat template cannot show one, or some leave no room
+            for a turn; the message says how many.
     """
     if "longest_prompt" in run.manifest:
         return
@@ -125,17 +133,17 @@ def check_prompts(run: Run, policy: Path) -> None:
 
 
 def _begin(environment: Environment, prompt: Prompt) -> Chat:
-    """The prompt's chat, after a look whether its world can be made."""
+    """The prompt's chat, after a check that the environment can be reset to it."""
     try:
         environment.reset(prompt)
         if isinstance(chat := environment.chat(prompt), Chat):
             return chat
         raise TypeError(f"chat gives a {type(chat).__name__}")
-    except Exception as error:  # whatever an environment raises at a prompt that it cannot take
+    except Exception as error:  # an environment may raise anything
         name = type(environment).__name__
         raise UserError(f"{name} cannot begin prompt {prompt.prompt_id}: {type(error).__name__}: {error}") from error
 
 
 def data_hash(folder: Path) -> str:
-    """What identifies a data set's contents."""
+    """A hash of a data set's contents."""
     return str(read_json(folder / "card.json")["data_hash"])

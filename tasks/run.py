@@ -1,4 +1,4 @@
-"""A run on disk: its folder, its parameters, its manifest, and the one process that may write to it."""
+"""A run on disk: its folder, its parameters, its manifest, and the lock that lets one process at a time write to it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from components.policy.engines import ENGINES
 from components.policy.trainers import TRAINERS
 from components.predictor.models import PREDICTORS
 from components.storage import content_hash, read_json, read_sealed, sweep, write_sealed, write_text
-from tasks.objects import file_system
-from tasks.store import bring, hold
+from tasks.store import file_system, held, open_copy
 
 logger = logging.getLogger("trace")
 
 _noting = threading.Lock()
+
+
+class EarlierVersionError(UserError):
+    """A run was begun by a version of this program whose parameters this one does not know."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Run:
 
     def note(self, **values: Any) -> None:
         """Sets keys of the manifest."""
-        with _noting:  # the mirror does so in a thread of its own
+        with _noting:  # the thread that writes to MLflow notes its run id here
             write_sealed(self.path / "manifest.json", self.manifest | values)
 
     def iteration(self, number: int) -> Path:
@@ -68,12 +71,12 @@ class Run:
         return self.path / "metrics.jsonl"
 
     def accuracy_after(self, iterations: int) -> float | None:
-        """Accuracy on held-out prompts of the policy after so many iterations, if the run was evaluated at its end."""
+        """Accuracy on held-out prompts of the policy after so many iterations; None if it was not evaluated."""
         path = self.iteration(iterations) / "evaluation.json"
         return float(read_json(path)["accuracy"]) if path.exists() else None
 
     def metrics(self, start: int = 0) -> list[dict[str, Any]]:
-        """The whole lines of metrics.jsonl, from number `start` on; a last line torn by a kill is not one.
+        """The lines of metrics.jsonl from number `start` on; a last line that was only half written is left out.
 
         Raises:
             UserError: if another line is damaged; the message names it.
@@ -89,14 +92,14 @@ class Run:
                 rows.append({"iteration": row["iteration"], **row})
             except (ValueError, TypeError, KeyError):
                 if number < start + len(lines):
-                    advice = "continue the run to have the file made anew"
+                    advice = "continue the run, which writes the file again"
                     raise UserError(f"{self.metrics_path}, line {number} is damaged; {advice}") from None
         return rows
 
 
 @lru_cache(maxsize=8)
 def _params(path: Path, content: str) -> Params:
-    """Every stage asks for them, and reading YAML takes 12 ms."""
+    """Cached: every stage asks for them, and reading YAML takes 12 ms."""
     return load_params(path)
 
 
@@ -106,11 +109,12 @@ def open_run(params: Params, run_id: str, anew: bool = False) -> Run:
     Args:
         params: The run's parameters.
         run_id: Its name.
-        anew: Whether a run that is finished, or has other parameters, is emptied first.
+        anew: Whether a run that is finished, or has other parameters, is emptied first. One that was interrupted is
+            continued all the same.
 
     Raises:
-        UserError: if the id is no file name, the folder cannot be written, or it holds other parameters; or `anew` is
-            asked of a run in a store.
+        UserError: if the id is not a file name, the folder cannot be written, or it holds a run with other parameters;
+            or if `anew` is given for a run in a store.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", run_id) or run_id == "latest":
         raise UserError(
@@ -127,7 +131,7 @@ def open_run(params: Params, run_id: str, anew: bool = False) -> Run:
         raise UserError(f"cannot make {run.path}: {error.strerror}; choose another run.runs_dir or --run-id") from error
     with lock(run, params.run.store):  # nothing of a run that another process writes may change
         sweep(run.path)
-        sweep(Path(params.run.data_dir), age=86400)  # which other runs may be writing to
+        sweep(Path(params.run.data_dir), age=86400)  # in seconds: other runs may be writing there
         if anew and _is_over(run, params):
             for path in run.path.iterdir():
                 if path.name != ".lock":
@@ -144,9 +148,14 @@ def open_run(params: Params, run_id: str, anew: bool = False) -> Run:
 
 
 def _is_over(run: Run, params: Params) -> bool:
-    path = run.path / "params.yaml"
-    changed = _differences(load_params(path), params) if path.exists() else {}
-    return bool(changed) or (run.path / "summary.json").exists()
+    """Whether a run is finished, or was begun with other parameters than these."""
+    if (run.path / "summary.json").exists():
+        return True
+    try:
+        began = _begun_with(run, _readable_manifest(run))
+    except EarlierVersionError:
+        return True
+    return bool(began) and bool(_differences(began[0], params))
 
 
 def _readable_manifest(run: Run) -> dict[str, Any]:
@@ -160,19 +169,24 @@ def _readable_manifest(run: Run) -> dict[str, Any]:
         return {}
 
 
-def _check_same(run: Run, manifest: dict[str, Any], params: Params) -> None:
-    """Refuses to continue a run with parameters that would compute something else.
+def _begun_with(run: Run, manifest: dict[str, Any]) -> list[Params]:
+    """The parameters that a run was begun with, as the manifest has them, and as params.yaml has them.
 
-    They are in params.yaml and in the manifest: one of them may be lost, and a change to one is noticed.
+    Both are kept so that one may be lost, and a change to one is noticed.
+
+    Raises:
+        EarlierVersionError: if they are those of another version of this program.
+        UserError: if params.yaml cannot be read and the manifest does not have them either.
     """
     began, path = [], run.path / "params.yaml"
     if "params" in manifest:
         try:
             began.append(compose(manifest["params"]))
-        except UserError as error:
-            raise UserError(
-                f"run {run.run_id} was begun by another version of this program ({error}); continue it with that "
-                "version, or choose another --run-id"
+        except UserError as error:  # the manifest is whole, as its hash says, so it is not damage
+            raise EarlierVersionError(
+                f"run {run.run_id} was begun by an earlier version of this program, whose parameters this one does not "
+                f"know ({str(error).partition(';')[0]:.120}, ...); continue it, or look at it, with that version; to "
+                "train with this one, choose another --run-id, or replace the run with --anew"
             ) from error
     if path.exists():
         try:
@@ -180,13 +194,22 @@ def _check_same(run: Run, manifest: dict[str, Any], params: Params) -> None:
         except UserError as error:
             if not began:
                 raise
-            logger.warning("%s is damaged (%s); it is made anew from manifest.json", path, error)
+            logger.warning("%s is damaged (%s); it is written again from manifest.json", path, error)
+    return began
+
+
+def _check_same(run: Run, manifest: dict[str, Any], params: Params | None = None) -> None:
+    """Raises a UserError where the run's own records differ, or `params` would compute something else than they say."""
+    began = _begun_with(run, manifest)
     if not began:
         if (run.path / "iterations").exists():
             raise UserError(f"{run.path} holds iterations but no params.yaml; restore it, or choose another --run-id")
         return
     if shown := _changed(began[0], began[-1], "in manifest.json", "in it"):
-        raise UserError(f"{path} is not what the run began with ({shown}); restore it, or choose another --run-id")
+        changed = f"{run.path / 'params.yaml'} is not what the run began with"
+        raise UserError(f"{changed} ({shown}); restore it, or choose another --run-id")
+    if params is None:
+        return
     if shown := _changed(began[0], params, "there", "here"):
         raise UserError(
             f"run {run.run_id} exists in {run.path.parent} with other parameters ({shown}); "
@@ -197,7 +220,7 @@ def _check_same(run: Run, manifest: dict[str, Any], params: Params) -> None:
 
 
 def _check_available(params: Params) -> None:
-    """Says now, not in the middle of a run, what the parameters name and this machine lacks."""
+    """Raises a UserError, before any work, where the parameters name something that this machine does not have."""
     if params.run.store is not None:
         file_system(params.run.store)
     path, environment = params.policy.path, ENVIRONMENTS[params.environment.name]
@@ -220,9 +243,9 @@ def _check_available(params: Params) -> None:
 
 @contextmanager
 def lock(run: Run, store: str | None = None) -> Iterator[None]:
-    """Holds the run for this process; the system frees it when the process ends, however it ends.
+    """Locks the run for this process; the system releases the lock when the process ends, also when it is killed.
 
-    With a store, holds the run's copy there as well, brings it here before and pushes it after.
+    With a store, the run's copy there is locked as well, fetched before and uploaded after.
 
     Raises:
         UserError: if another process holds it, or the store cannot be reached.
@@ -238,12 +261,12 @@ def lock(run: Run, store: str | None = None) -> Iterator[None]:
             raise UserError(
                 f"run {run.run_id} is being written by another process; wait for it, or choose another --run-id"
             ) from None
-        with hold(run.path, store):
+        with held(run.path, store):
             yield
 
 
 def is_locked(run: Run) -> bool:
-    """Whether a process holds the run, be it this one."""
+    """Whether a process, this one included, has locked the run."""
     try:
         with lock(run):
             return False
@@ -252,18 +275,19 @@ def is_locked(run: Run) -> bool:
 
 
 def find_run(name: str, runs_dir: Path) -> Run:
-    """An existing run by id, path, or URL in a store (``s3://bucket/runs/ID``), which is brought into `runs_dir`.
+    """An existing run by id, path, or URL in a store (``s3://bucket/runs/ID``), from which it is fetched to `runs_dir`.
 
     Raises:
+        EarlierVersionError: if an earlier version of this program began it.
         UserError: if there is none (the message lists some that there are), or its parameters were changed.
     """
     if "://" in name:
-        return Run(bring(name, runs_dir))
-    for path in (Path(name), runs_dir / name):
-        if (path / "manifest.json").is_file():
-            run = Run(path.resolve())
-            _check_same(run, _readable_manifest(run), run.params)
-            return run
+        found = [Run(open_copy(name, runs_dir))]
+    else:
+        found = [Run(path.resolve()) for path in (Path(name), runs_dir / name) if (path / "manifest.json").is_file()]
+    if found:
+        _check_same(found[0], _readable_manifest(found[0]))
+        return found[0]
     known = sorted(p.parent.name for p in runs_dir.glob("*/manifest.json") if not p.parent.is_symlink())
     raise UserError(
         f"no run {name!r} in {runs_dir}/; there is {', '.join(known[-5:]) or 'none yet: start one with trace train'}"
@@ -271,7 +295,7 @@ def find_run(name: str, runs_dir: Path) -> Run:
 
 
 def _changed(old: Params, new: Params, there: str, here: str) -> str:
-    """The keys that may not change and do, for people."""
+    """The keys of `_differences`, as a text with both values."""
     changes = _differences(old, new)
     return ", ".join(f"{key} is {a!r} {there} and {b!r} {here}" for key, (a, b) in changes.items())
 
@@ -285,9 +309,9 @@ def _differences(old: Params, new: Params) -> dict[str, tuple[Any, Any]]:
 def _point_latest_to(path: Path) -> None:
     link = path.parent / "latest"
     if link.exists() and not link.is_symlink():
-        logger.warning("%s is no link that a run has made; it is left as it is and does not name this run", link)
+        logger.warning("%s is not a link that a run made; it is left as it is and does not name this run", link)
         return
-    temporary = path / f".latest.tmp-{os.getpid()}"  # inside, where it is swept should a kill leave it
+    temporary = path / f".latest.tmp-{os.getpid()}"  # in the run's folder, where `sweep` finds it after a kill
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(path.name)
     temporary.replace(link)

@@ -1,7 +1,7 @@
 """Shards: parts of an iteration's active prompts that are sampled, verified and expanded side by side, then joined.
 
-No prompt waits for the rollouts of another shard. What is sampled for a prompt does not depend on the shards: seeds and
-planners know a tree alone, and the joined forest has the order that one shard would have written.
+No prompt waits for the rollouts of another shard. What is sampled for a prompt does not depend on the shards: a seed
+and a plan depend on one tree only, and the joined forest has the order that a single shard would have written.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ logger = logging.getLogger("trace")
 
 
 def shards_of(run: Run, number: int) -> list[Shard]:
-    """The shards of an iteration whose roots are allocated: as many as asked for, none of them empty.
+    """The shards of an iteration whose roots are allocated: `engine.shards` of them, or fewer where one would be empty.
 
-    An arm whose stage 2, or whose refill, looks at the whole pool has a single one.
+    An arm whose refill, or whose second stage, looks at the whole pool has a single shard.
     """
     params, arm = run.params, ARMS[run.params.allocation.arm]
     if params.engine.shards > 1 and not arm.is_local:
@@ -42,8 +42,8 @@ def shards_of(run: Run, number: int) -> list[Shard]:
 def join_shards(context: Context, verified: list[Path]) -> dict[str, float]:
     """Writes the forest that a single shard would have written, and the sums of the shards' manifest entries.
 
-    `overlapped_seconds` is by how much the times of the stages, each the time during which any shard was in it, exceed
-    the time during which any shard was in any stage.
+    `overlapped_seconds` is what working side by side saved: the sum over the stages of the time in which any shard was
+    in that stage, less the time in which any shard was in any stage.
     """
     folders = [path.parent for path in verified]
     write_forest(context.output, join([read_forest(path) for path in verified]))
@@ -57,22 +57,22 @@ def join_shards(context: Context, verified: list[Path]) -> dict[str, float]:
 
 
 def _sum(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    """One manifest entry for a stage that ran in several shards. It has no inputs: no stage is kept because of it.
+    """One manifest entry for a stage that ran in several shards. It has no inputs, so it never counts as done.
 
-    Metrics are counts, which add up, but for those named a share, which are weighed by the tokens sampled.
+    Counts are added; shares (metrics whose names end so) are averaged, weighted by the tokens sampled.
     """
     metrics: list[dict[str, float]] = [entry["metrics"] for entry in entries]
     weights = [each.get("tokens", 1.0) for each in metrics]
     total = {name: sum(each[name] for each in metrics) for name in metrics[0]}
     for name in (name for name in total if name.endswith("share")):
-        weighed = sum(each[name] * weight for each, weight in zip(metrics, weights, strict=True))
-        total[name] = weighed / (sum(weights) or 1.0)
+        weighted = sum(each[name] * weight for each, weight in zip(metrics, weights, strict=True))
+        total[name] = weighted / (sum(weights) or 1.0)
     began = min(entry["began"] for entry in entries)
     return {"inputs": {}, "outputs": {}, "began": began, "seconds": _covered(entries), "metrics": total}
 
 
 def _covered(entries: list[dict[str, Any]]) -> float:
-    """Seconds during which at least one of the stages ran."""
+    """Seconds during which at least one of the entries' stages ran: the length of the union of their intervals."""
     seconds, end = 0.0, float("-inf")
     for began, ended in sorted((entry["began"], entry["began"] + entry["seconds"]) for entry in entries):
         seconds += max(0.0, ended - max(began, end))

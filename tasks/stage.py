@@ -1,8 +1,8 @@
-"""What every task of an iteration has in common: a Prefect task around a stage whose manifest entry is written last.
+"""What every stage of an iteration has in common: it is a Prefect task, and writes its entry in the manifest last.
 
-A stage's inputs and outputs are files. Its entry in the iteration's manifest holds their content hashes; a rerun keeps
-the outputs where all hashes match and makes them anew where they do not. So a run killed anywhere continues where it
-stood: Prefect schedules and shows, the manifest is the truth.
+A stage's inputs and outputs are files. Its entry in the iteration's manifest.json holds their content hashes. When a
+run is continued, a stage whose hashes all match is skipped, and any other runs again. So a run that was killed at any
+point continues from there. Prefect schedules and shows; the manifest decides.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ P = ParamSpec("P")
 logger = logging.getLogger("trace")
 logger.addFilter(MaskSecrets())
 
-Shard = tuple[int, int]  # a part of an iteration's active prompts: its index from 0, and the number of parts
+Shard = tuple[int, int]  # a part of an iteration's active prompts: its index from 0, and the number of shards
 WHOLE: Shard = (0, 1)
 
-# New objects from which Python looks for cycles among them. Forests are many objects in no cycle: at Python's own 700,
-# the search takes a seventh of an iteration, and half of each conversion between nodes and tables.
+# New objects after which Python's garbage collector looks for cycles. A forest is many objects without any: at Python's
+# default of 700 the search takes a seventh of an iteration, and half of each conversion between nodes and tables.
 COLLECT = 200_000
 
 
 class Listener(Protocol):
-    """Who wants to hear how a run goes on, in the same process; the stages of shards tell it from threads of theirs."""
+    """Receives the progress of a run in this process; the stages of shards call it from their own threads."""
 
     def stage(self, name: str, done: int, total: int, shard: Shard = WHOLE) -> None:
-        """A stage has done so many steps of `total` (0 where the number is not known), in a shard."""
+        """A stage has done `done` steps of `total` (0: not known), in a shard."""
 
     def iteration(self, line: dict[str, Any]) -> None:
         """An iteration ended with these metrics."""
 
 
 listeners: list[Listener] = []
-stopping = threading.Event()  # set where the run ends early: the stages in other threads end at their next report
+stopping = threading.Event()  # set when the run ends early: stages in other threads end at their next report
 
 
 class Stopped(Exception):
@@ -57,16 +57,16 @@ class Stopped(Exception):
 
 
 def clear_stop() -> None:
-    """Forgets that an earlier run of this process ended early.
+    """Clears `stopping`, which an earlier run of this process may have left set.
 
-    The flow calls this and does not name the event: a deployment's flow is pickled whole for Dask, and locks cannot be.
+    A function, so that the flow need not name the event: Dask pickles a deployment's flow, and an event holds a lock.
     """
     stopping.clear()
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage knows of its place.
+    """Where a stage works.
 
     Attributes:
         run: The run.
@@ -88,7 +88,7 @@ class Context:
 
     @property
     def folder(self) -> Path:
-        """Where the stage's outputs and its manifest entry go: each shard has a folder, and a manifest, of its own."""
+        """Where the stage's outputs and its manifest entry go: each shard has its own folder and manifest."""
         index, count = self.shard
         whole = self.run.iteration(self.iteration)
         return whole if count == 1 else whole / "shards" / f"{index + 1:02d}-of-{count:02d}"
@@ -99,7 +99,7 @@ class Context:
         return self.folder / self.output_name
 
     def counter(self, total: int) -> Callable[[int], None]:
-        """A function that is told how many more of `total` are done."""
+        """A function to call with the number of further steps done of `total`."""
         done = 0
 
         def more(count: int) -> None:
@@ -110,6 +110,7 @@ class Context:
         return more
 
     def report(self, done: int, total: int) -> None:
+        """Passes the progress to all listeners; raises `Stopped` where the run is ending."""
         if stopping.is_set():
             raise Stopped
         for listener in listeners:
@@ -121,9 +122,9 @@ def stage(
 ) -> Callable[[Callable[Concatenate[Context, P], dict[str, float]]], Callable[Concatenate[Path, int, P], Path]]:
     """Makes a Prefect task of a function that writes `context.output` and returns flat metrics.
 
-    The task takes the run's folder, the iteration and, by keyword, the stage's inputs: paths (or lists of paths), whose
-    contents decide whether the stage must run. It returns the path of its output. Where an input is named `shard`, the
-    stage works on that part of the active prompts, in a folder of its own.
+    The task takes the run's folder, the iteration and, by keyword, the stage's inputs: paths, or lists of paths, whose
+    contents decide whether the stage must run. It returns the path of its output. An input named `shard` is the part of
+    the active prompts that the stage works on, in a folder of its own.
 
     Args:
         title: Name shown in Prefect.
@@ -147,7 +148,7 @@ def stage(
             outputs = [context.output, *(context.folder / other for other in also)]
             hashes = {key: _hash(value) for key, value in inputs.items()}
             if is_done(context.folder, name, hashes):
-                logger.info("%s: kept from before", titled(title, context.shard))
+                logger.info("%s: already done", titled(title, context.shard))
                 return context.output
             context.report(0, 0)
             began, start = time.time(), time.perf_counter()
@@ -170,40 +171,41 @@ def stage(
 
 
 def titled(title: str, shard: Shard) -> str:
-    """The title of a stage, with its shard where there are several."""
+    """The title of a stage, with its shard if there are several."""
     index, count = shard
     return title if count == 1 else f"{title} {index + 1}/{count}"
 
 
 def read_stages(folder: Path) -> dict[str, Any]:
-    """The manifest entries of an iteration, by stage; none, with a warning, where the manifest is damaged."""
+    """The manifest entries of an iteration by stage; none, with a warning, where the manifest is damaged."""
     path = folder / "manifest.json"
     try:
         return read_sealed(path) if path.exists() else {}
     except UserError:
-        logger.warning("%s is damaged; what it vouched for is made anew where it is needed", path)
+        logger.warning("%s is damaged; stages whose results are needed run again", path)
         return {}
 
 
 def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:
-    """Whether a stage ran on the same inputs and its outputs are whole; says so where they are not."""
+    """Whether a stage ran on these inputs and its outputs are intact; logs a warning where they are not."""
     entry = read_stages(folder).get(name)
     if entry is None or entry["inputs"] != input_hashes:
         return False
     for relative, expected in entry["outputs"].items():
         if not has_hash(folder / relative, expected):
-            logger.warning("%s is missing or damaged; the stage %s makes it anew", folder / relative, name)
+            logger.warning("%s is missing or damaged; the stage %s runs again", folder / relative, name)
             return False
     return True
 
 
 def is_whole(folder: Path, name: str, relative: str) -> bool:
-    """Whether an output of a stage is there as the manifest has it."""
+    """Whether an output of a stage exists and has the content hash that the manifest holds."""
     expected = read_stages(folder).get(name, {"outputs": {}})["outputs"].get(relative)
     return expected is not None and has_hash(folder / relative, expected)
 
 
 def _hash(value: Any) -> Any:
+    """The content hash of an input that is a path, or those of a list of paths; another value stands for itself."""
     if isinstance(value, Path):
         if not is_there(value):
             raise UserError(f"{value} is missing; restore it, or start a new run")

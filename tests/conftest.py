@@ -45,6 +45,12 @@ def params() -> Params:
 
 
 @pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of data sets and warmed-up policies that runs share; a test that changes files there takes its own."""
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
 def random_policy(tmp_path_factory: pytest.TempPathFactory, params: Params) -> Path:
     """A tiny policy with random weights, in Hugging Face form."""
     folder = tmp_path_factory.mktemp("policy")

@@ -10,12 +10,11 @@ from pathlib import Path
 from components.environments import ENVIRONMENTS
 from components.environments.base import Prompt, Transition
 from components.environments.multihop import MultiHop
-from components.environments.verify import VERIFIERS
 
 JUDGED = "JUDGED"  # names the variable that names the file in which each case leaves a line
 
 
-class Slow:
+class Slow(MultiHop):
     """Judges as exact match does; the answer "poison" kills its process, "fault" fails."""
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
@@ -29,7 +28,7 @@ class Slow:
         return float(answer == prompt.answer)
 
 
-class SlowSteps(MultiHop):
+class SlowSteps(Slow):
     """Steps as multihop does, after a while, and fails on some actions."""
 
     def step(self, state: object, action: str) -> Transition:
@@ -40,5 +39,4 @@ class SlowSteps(MultiHop):
 
 
 def dask_setup(worker: object) -> None:
-    VERIFIERS["multihop"] = lambda settings: Slow()
-    ENVIRONMENTS["multihop"] = lambda settings, cache: SlowSteps(settings.max_turns)
+    ENVIRONMENTS._found["multihop"] = SlowSteps

@@ -36,7 +36,7 @@ class RunParams(Section):
     seed: Count = Field(0, description="Seed of everything drawn in the run.")
     threads: Annotated[int, Field(gt=0, le=1024)] = Field(1, description="CPU threads of the numerical library.")
     keep_policies: Annotated[PositiveInt, MAY_CHANGE] = Field(
-        2, description="Policies and predictors kept besides those of the best policy."
+        2, description="Newest policies and predictors kept (at least 2), besides those of the best policy."
     )
     keep_forests: Annotated[PositiveInt | None, MAY_CHANGE] = Field(
         None, description="Newest iterations whose trees are kept, at least those needed to go on; null: all."
@@ -127,9 +127,9 @@ CHOSEN: dict[str, tuple[Registry[Any], str, str]] = {
 # Keys of earlier versions, and what became of them.
 GONE = {
     "update.trainer": "it is called update.name",
-    "engine.top_p": "training needs 1, so there is no key",
-    "engine.top_k": "training needs 0, so there is no key",
-    "engine.repetition_penalty": "training needs 1, so there is no key",
+    "engine.top_p": "log-probabilities of the sampled distribution need 1",
+    "engine.top_k": "log-probabilities of the sampled distribution need 0",
+    "engine.repetition_penalty": "log-probabilities of the sampled distribution need 1",
 }
 
 
@@ -158,13 +158,16 @@ def compose(tree: Mapping[str, Any]) -> Params:
             faults.append(str(error))
         except ValidationError as error:
             faults += explain(error, f"{name}.", f"{registry.key}={value[key]}")
-    if not faults:
-        try:
-            made = Params.model_validate(sections)
+    faulty = [name for name in CHOSEN if name not in sections]
+    for name in faulty:  # so that the faults of the other sections are reported as well
+        sections[name] = CHOSEN[name][0][CHOSEN[name][2]].Params()
+    try:
+        made = Params.model_validate(sections)
+        if not faulty:
             ADVANTAGES.choose(made.update.advantage)
             return made
-        except ValidationError as error:
-            faults = explain(error)
+    except ValidationError as error:
+        faults = explain(error) + faults
     raise UserError("; ".join(faults))
 
 

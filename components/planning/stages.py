@@ -168,7 +168,9 @@ def plan(
               passes / params.update.epochs * learned * policy.forward_flops(length), "update"),
         Stage("checkpoint", memory.writing(policy, place), 0, 0.0, 0.0, checkpoint / WRITING),
     ]  # fmt: skip
-    keep = min(params.run.iterations, params.run.keep_policies + 1) + 1  # the newest, the best, the one being written
+    keep = (
+        min(params.run.iterations, max(2, params.run.keep_policies) + 1) + 1
+    )  # the newest, the best, the one being written
     disk = {
         "policies": keep * checkpoint,
         "forests": params.run.iterations * tree * FOREST_BYTES,

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from components.allocation.anchors import Belief
 from components.policy.checkpoint import shared_model
 from components.predictor.base import Predictor, Prefix
-from components.predictor.heads import BetaEnsemble, fit_head, load_state, mixture_belief, save_state
+from components.predictor.heads import BetaEnsemble, fit_beta_binomial, load_state, mixture_belief, save_state
 from components.predictor.models.policy_features import PolicyFeaturesParams
 from components.predictor.shared import Pass, read
 
@@ -39,52 +39,38 @@ class PolicyFeatures(Predictor):
     """See the module's text. Implements `components.predictor.base.Predictor`.
 
     Args:
-        settings: Size and fit of the head.
+        params: Size and fit of the head.
         policy: Checkpoint whose hidden states are features.
     """
 
-    def __init__(self, settings: PolicyFeaturesParams, policy: Path) -> None:
-        self.settings = settings
+    def __init__(self, params: PolicyFeaturesParams, policy: Path) -> None:
+        self.params = params
         self.model: Any = shared_model(policy)
         config = self.model.config
         self.width = 2 * (config.num_hidden_layers + 1) * config.hidden_size
         with torch.random.fork_rng():  # the same first head for every run, and no one else's draws disturbed
             torch.manual_seed(0)
             width = self.width + CONFIDENCE_COLUMNS + WORD_COLUMNS
-            self.head = BetaEnsemble(width, settings.hidden, settings.members, hide=self.width)
+            self.head = BetaEnsemble(width, params.hidden, params.members, hide=self.width)
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
-        if not prefixes:
-            return Belief.ignorant(0)
         with torch.inference_mode():
             return mixture_belief(*self.head(self.features(prefixes)))
 
     def fit(
         self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
     ) -> dict[str, float]:
-        if not prefixes:
-            return {"fit_loss": float("nan"), "fit_prefixes": 0.0}
-        roots = torch.tensor([p.turn == 0 for p in prefixes])
-        loss = fit_head(
-            self.head,
-            self.features(prefixes),
-            torch.tensor(successes, dtype=torch.float32),
-            torch.tensor(trials, dtype=torch.float32),
-            torch.where(roots, self.settings.root_weight, 1.0),
-            steps=self.settings.steps,
-            batch_size=self.settings.batch_size,
-            learning_rate=self.settings.learning_rate,
-            weight_decay=self.settings.weight_decay,
-            seed=seed,
+        features = self.features(prefixes)
+        return fit_beta_binomial(
+            self.head, lambda rows: self.head(features[rows]), prefixes, successes, trials, self.params, seed
         )
-        return {"fit_loss": loss, "fit_prefixes": float(len(prefixes))}
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def features(self, prefixes: Sequence[Prefix]) -> Tensor:
         """All features, (N, F); the hidden states are normalised over their columns."""
         states = self._states(prefixes)
-        side = torch.tensor([_confidence(p) for p in prefixes])
+        side = torch.tensor([_confidence(p) for p in prefixes]).view(-1, CONFIDENCE_COLUMNS)
         words = torch.zeros(len(prefixes), WORD_COLUMNS)
         for row, prefix in enumerate(prefixes):
             tokens = torch.tensor(prefix.token_ids[: _prompt_length(prefix)])

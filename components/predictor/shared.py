@@ -1,4 +1,4 @@
-"""Many histories in few forward passes: the prefixes of a rollout are read off the pass over the rollout."""
+"""Many histories in few forward passes: a rollout's prefixes are read off the pass over the rollout."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from components.tree.trie import nested
+
 FORWARD_TOKENS = 16384  # padded tokens in one forward pass
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Right-padded histories and where in them others end. Padding is never attended to by a causal model.
+    """Right-padded histories, and where in them others end. A causal model never attends to the padding.
 
     Attributes:
         tokens: Token ids (B, T).
@@ -28,36 +30,29 @@ class Pass:
 
 
 def passes(histories: Sequence[list[int]], tokens: int = FORWARD_TOKENS) -> Iterator[Pass]:
-    """Forward passes that together read every history once; one that another begins with costs nothing.
+    """Forward passes that together read every history once; a history that begins another one costs nothing.
 
     Args:
         histories: Token ids, none of them empty.
-        tokens: Padded tokens in one pass; a longer history stands alone.
+        tokens: Most padded tokens in one pass; a longer history stands alone.
     """
-    order = sorted(range(len(histories)), key=lambda i: histories[i])
-    host = list(range(len(histories)))  # in sorted order a prefix stands right before what extends it
-    for here, after in zip(reversed(order[:-1]), reversed(order[1:]), strict=True):
-        if histories[after][: len(histories[here])] == histories[here]:
-            host[here] = host[after]
-    guests: dict[int, list[int]] = {}
-    for index, owner in enumerate(host):
-        guests.setdefault(owner, []).append(index)
-    batch: list[int] = []
-    for owner in sorted(guests, key=lambda i: len(histories[i])):
-        if batch and (len(batch) + 1) * len(histories[owner]) > tokens:
-            yield _pass(histories, batch, guests)
+    batch: list[list[int]] = []
+    # A group's first history is a row, the others end on the way. By length, so that little is padded.
+    for group in sorted(nested(histories), key=lambda group: (len(histories[group[0]]), min(group))):
+        if batch and (len(batch) + 1) * len(histories[group[0]]) > tokens:
+            yield _pass(histories, batch)
             batch = []
-        batch.append(owner)
+        batch.append(group)
     if batch:
-        yield _pass(histories, batch, guests)
+        yield _pass(histories, batch)
 
 
-def _pass(histories: Sequence[list[int]], owners: list[int], guests: dict[int, list[int]]) -> Pass:
-    padded = torch.zeros(len(owners), len(histories[owners[-1]]), dtype=torch.long)
-    for row, owner in enumerate(owners):
-        padded[row, : len(histories[owner])] = torch.tensor(histories[owner])
-    index = [guest for owner in owners for guest in guests[owner]]
-    row_N = torch.tensor([row for row, owner in enumerate(owners) for _ in guests[owner]])
+def _pass(histories: Sequence[list[int]], groups: list[list[int]]) -> Pass:
+    padded = torch.zeros(len(groups), len(histories[groups[-1][0]]), dtype=torch.long)
+    for row, group in enumerate(groups):
+        padded[row, : len(histories[group[0]])] = torch.tensor(histories[group[0]])
+    index = [i for group in groups for i in sorted(group)]
+    row_N = torch.tensor([row for row, group in enumerate(groups) for _ in group])
     return Pass(padded, torch.tensor(index), row_N, torch.tensor([len(histories[i]) - 1 for i in index]))
 
 

@@ -2,8 +2,8 @@
 
     A_i = {(j, t) : 1 <= t < T_ij}
 
-Prefixes of identical token sequences are one anchor: two rollouts that took the same turns stand at the same history,
-so the outcomes below it are pooled. The caller predicts at `Anchors.node_A` and completes with `Anchors.with_belief`.
+Identical prefixes are one anchor: two rollouts that took the same turns have the same history, so the outcomes below it
+are pooled. The caller predicts at `Anchors.node_A` and completes with `Anchors.with_belief`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from components.allocation.anchors import Anchors, Belief
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin
+from components.tree.trie import merge
 
-SUCCESS = 0.5  # a reward above it counts as a success, so that graded rewards have an outcome, too
+SUCCESS = 0.5  # a reward above it counts as a success, so that graded rewards have an outcome too
 
 
 def visited_anchors(forest: Forest) -> Anchors:
@@ -25,7 +26,7 @@ def visited_anchors(forest: Forest) -> Anchors:
     Only factual rollouts count: continuations are leaves of one expansion round and are not expanded again.
 
     Returns:
-        Anchors with the nodes' own belief where every anchor has one, else with ignorance.
+        Anchors with the nodes' own beliefs if every anchor has one, else with ignorance.
     """
     first_N = merged_prefixes(forest)
     successes, failures, rollouts, tokens = (np.zeros(len(forest), dtype=np.int64) for _ in range(4))
@@ -33,7 +34,7 @@ def visited_anchors(forest: Forest) -> Anchors:
     for leaf in forest.leaves_L[~forest.is_counterfactual_N[forest.leaves_L]].tolist():
         reward, suffix = forest.reward_N[leaf], 0
         path = forest.path(leaf)
-        for row, child in zip(path[-2::-1], path[:0:-1], strict=True):
+        for row, child in zip(path[-2::-1], path[:0:-1], strict=True):  # from the leaf up; at `row`, `child` was taken
             anchor = first_N[row]
             suffix += int(forest.action_tokens_N[child])
             rollouts[anchor] += 1
@@ -61,29 +62,25 @@ def visited_anchors(forest: Forest) -> Anchors:
 def from_stage_1(forest: Forest, leaf: int) -> bool:
     """Whether a rollout was planned in stage 1: a fresh sample of the policy at its root.
 
-    Stage 2's extra root rollouts are not: a tree gets them because its factual rollouts agreed, or had no prefix. Refills
-    of stage 1 are; where an arm refills the same prompt until it is balanced (`reinforce-ada`), their number depends on
-    outcomes.
+    The extra root rollouts of stage 2 were not: a tree gets them because its first rollouts agreed or had no prefix.
+    Refills of stage 1 were. Where an arm refills a prompt until it is balanced (`reinforce-ada`), their number depends
+    on outcomes.
     """
     node = forest.nodes[leaf]
     return node.origin == Origin.FACTUAL and node.sibling < forest.nodes[node.anchor_id].allocated
 
 
 def merged_prefixes(forest: Forest) -> np.ndarray:
-    """For each node, the first node of its tree with the same token sequence from the root on; int64 (N,)."""
-    first: list[int] = []
-    known: dict[tuple[int, tuple[int, ...]], int] = {}
-    for node in forest.nodes:
-        if node.parent_id < 0:
-            first.append(node.node_id)
-        else:
-            key = (first[node.parent_id], tuple(node.token_ids))
-            first.append(known.setdefault(key, node.node_id) if not node.is_terminal else node.node_id)
-    return np.array(first, dtype=np.int64)
+    """For each node, the first node of its tree with the same turns, token by token, from the root on; int64 (N,).
+
+    A terminal node stands for itself: a rollout that has ended is an outcome, not a place to continue from.
+    """
+    edges = ((n.parent_id, None if n.is_terminal or n.parent_id < 0 else tuple(n.token_ids)) for n in forest.nodes)
+    return np.array(merge(edges), dtype=np.int64)
 
 
 def stored_belief(nodes: Sequence[Node]) -> Belief:
-    """What was believed at these nodes, all of which have a `v_hat`, before anything was sampled below them."""
+    """The beliefs at these nodes before anything was sampled below them; each must have a `v_hat`."""
     concentration = [np.inf if n.concentration is None else n.concentration for n in nodes]
     return Belief(np.array([n.v_hat for n in nodes], dtype=np.float64), np.array(concentration, dtype=np.float64))
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from components.tree.schema import Status
 
 START_SECONDS = 120.0  # for the helper's imports
-GRACE_SECONDS = 2.0  # beyond the time limit, which the worker keeps itself
+GRACE_SECONDS = 3.0  # beyond the time limit, which the worker keeps itself
 TASK_BYTES = 1 << 24
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ SMALL: dict[str, Any] = {
     "allocation": {"pool": 6, "root_units": 8, "continuations": 2, "group_size": 4},
     "predictor": {"steps": 3, "hidden": 8},
     "update": {"epochs": 1, "minibatches": 2},
-    "evaluation": {"samples": 1},
+    "evaluation": {"samples": 1, "every": 2},
     "tracking": {"mlflow": False},
 }
 CAMPAIGNS: dict[str, dict[str, Any]] = {

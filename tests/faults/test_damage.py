@@ -21,7 +21,7 @@ LONG = SHORT | {"run": SHORT["run"] | {"iterations": 3}}
 OTHER = SHORT | {
     "run": SHORT["run"] | {"seed": 1},
     "environment": SHORT["environment"] | {"train_prompts": 65},
-    "policy": SHORT["policy"] | {"warmup": SHORT["policy"]["warmup"] | {"seed": 1}},
+    "policy": SHORT["policy"] | {"warmup": SHORT["policy"]["warmup"] | {"steps": 3}},
 }
 NEWEST = "runs/r/iterations/0001"
 CASES = [
@@ -43,9 +43,10 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     roots = {name: folder / name for name in ("finished", "alone", "other")}
+    shutil.copytree(small_data, roots["finished"] / "data")
     for name, tree in (("finished", SHORT), ("other", OTHER)):
         assert attempt(project(roots[name], tree)).code == 0
     shutil.copytree(roots["finished"], roots["alone"], symlinks=True)
@@ -80,15 +81,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_full_disk_stops_with_one_line_and_once_there_is_space_the_run_goes_on(runs, small_disk, tmp_path):
     """At every size of what is left, the last good state stays: the run ends as one that never met a full disk."""
     tree = LONG | {"run": LONG["run"] | {"runs_dir": str(small_disk / "runs")}}
-    root, filler, told = project(tmp_path, tree, runs["finished"] / "data"), small_disk / "filler", 0
-    for left in (20, 200, 900, 2500):
+    root, filler, refusals = project(tmp_path, tree, runs["finished"] / "data"), small_disk / "filler", 0
+    for left in (20, 300, 1500):
         filler.unlink(missing_ok=True)
         filler.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - left * 1024)))
         ending = attempt(root)
         assert ending.code in (0, 2), ending.said
         assert "Traceback" not in ending.said
-        told += "no space left" in ending.said.lower()
-    assert told
+        refusals += "no space left" in ending.said.lower()
+    assert refusals
     filler.unlink()
     assert attempt(root).code == 0
     assert left_behind(small_disk / "runs" / "r") == left_behind(runs["alone"] / "runs" / "r")

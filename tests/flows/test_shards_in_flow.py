@@ -20,7 +20,7 @@ from components.environments.multihop import MultiHop
 from components.errors import UserError
 from components.params.root import Params
 from components.storage import read_sealed
-from tasks import generate as generate_module
+from tasks import sample as sample_module
 from tasks import verify as verify_module
 from tasks.stage import read_stages, stopping
 from tests.tasks.pipeline import fingerprints, new_run
@@ -33,14 +33,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Prefect API of this module's own, which its flows use."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows import services
+    from flows.temporary_server import prefect_api
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
-        with services.prefect_api(tmp_path_factory.mktemp("server")) as api:
-            url = api.wait()
-            with temporary_settings({PREFECT_API_URL: url}):
-                yield url
+        with prefect_api(tmp_path_factory.mktemp("server")) as api:
+            api.wait()
+            with temporary_settings({PREFECT_API_URL: api.url}):
+                yield api.url
 
 
 def flow(params: Params, data_dir: Path, folder: Path, run_id: str, shards: int = 3):
@@ -103,9 +103,9 @@ def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
     assert sorted(ended.values()) == [1, 4, 4]  # the one that failed had sampled its factual rollouts
     monkeypatch.undo()
     paid: list[str] = []
-    grow_roots = generate_module.grow_roots
+    sample_roots = sample_module.sample_roots
     monkeypatch.setattr(
-        generate_module, "grow_roots", lambda context, *rest: paid.append(context.name) or grow_roots(context, *rest)
+        sample_module, "sample_roots", lambda context, *rest: paid.append(context.name) or sample_roots(context, *rest)
     )
     train()
     assert paid == []
@@ -114,7 +114,7 @@ def test_failing_shard_ends_the_run_and_the_others_keep_what_was_paid_for(
 
 KILLED = """
 import os, signal, sys, threading
-from tasks import expand_prefixes as module
+from tasks import expand as module
 
 original, seen, lock = module.visited_anchors, [], threading.Lock()
 
@@ -160,7 +160,7 @@ def test_interrupt_ends_all_shards_at_their_next_turn(server, params, data_dir, 
             return super().step(state, action)
 
     run, train = flow(params, data_dir, tmp_path, "interrupted")
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: Interrupted(settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", Interrupted)
     monkeypatch.setattr("flows.train.evaluate", lambda *_, **__: None)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # parallel test processes ignore it
     try:

@@ -22,7 +22,7 @@ import yaml
 
 from components.params.root import Params
 from flows import services
-from flows.processes import free_port
+from flows.services import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -18,7 +18,7 @@ import yaml
 
 from components.params.root import Params
 from flows import services
-from flows.processes import HOST, Service, answers, end, free_port, popen, wait_until
+from flows.services import HOST, Service, end, free_port, launch, wait_for
 from tasks import store
 from tasks.run import find_run
 from tasks.stage import read_stages
@@ -45,26 +45,25 @@ def machines(tmp_path: Path, params: Params, monkeypatch: pytest.MonkeyPatch) ->
     started: list[Service] = []
 
     def start(name: str, root: Path, *command: str) -> Service:
-        env = services._server_env(root) if name == "server" else {**os.environ, **services.environment(root)}
-        _, service = popen(
-            name, [sys.executable, "-m", "prefect", *command], env | {"PWD": str(root)}, root, tmp_path / f"{name}.log"
-        )
-        started.append(service)
-        return service
+        env = services.server_environment(root) if name == "server" else {**os.environ, **services.environment(root)}
+        command = (sys.executable, "-m", "prefect", *command)
+        started.append(launch(name, command, env | {"PWD": str(root)}, root, tmp_path / f"{name}.log"))
+        return started[-1]
 
     try:
         port = os.environ["PREFECT_API_URL"].rpartition(":")[2].partition("/")[0]
         server = start("server", tmp_path, "server", "start", "--host", HOST, "--port", port)
-        wait_until(lambda: answers(_api("health")), "the server", server, PATIENCE)
+        wait_for(_api("health"), server, timeout=PATIENCE)
         command = ["worker", "start", "--pool", "local", "--type", "process", "--limit", "1", "--name"]
         for root in roots:  # the first makes the pool
             worker = start(root.name, root, *command, root.name)
-            wait_until(lambda: answers(_api("work_pools/local")), "the pool", worker, PATIENCE)
+            wait_for(_api("work_pools/local"), worker, timeout=PATIENCE)
         _prefect(roots[0], "--no-prompt", "deploy", "--all")
         yield roots
     finally:
-        end(reversed(started))
-        store._open.clear()
+        for service in reversed(started):
+            end(service)
+        store._readable.clear()
 
 
 def _api(path: str) -> str:
@@ -113,6 +112,8 @@ def test_two_workers_run_two_runs_and_one_continues_what_the_other_was_killed_in
     for process in [worker, *worker.children(recursive=True)]:
         process.kill()
     (doomed / "runs").rename(tmp_path / "gone")
+    lease = tmp_path / "store/first/.lease"
+    lease.write_text(json.dumps(json.loads(lease.read_text()) | {"time": 0.0}))  # instead of 180 s
 
     _submit(other, "first", **{"run.store": url})
     runs = {run_id: other / "runs" / run_id for run_id in ("first", "second")}
@@ -129,7 +130,7 @@ def test_two_workers_run_two_runs_and_one_continues_what_the_other_was_killed_in
 def _whole(url: str, folder: Path) -> dict[str, str] | None:
     """Content hashes of all that the store keeps of a run; None while it is still held."""
     run = find_run(url, folder)
-    if store._open[run.path].objects.below(".lease"):
+    if store._readable[run.path].fs.exists(".lease"):
         return None
     for manifest in run.path.glob("iterations/*/manifest.json"):
         for entry in read_stages(manifest.parent).values():

@@ -1,13 +1,15 @@
-"""Text of every kind, and values of every type: what people and machines write where something else was meant."""
+"""Text of every kind, values of every type, and an engine that always says the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from components.errors import UserError
+from components.policy.engines.base import Completion, Request
 
 UNICODE = {
     "accents": "Crème brûlée à Zürich",
@@ -31,6 +33,8 @@ UNICODE = {
     "braces and quotes": "{{ 7 * 7 }} {% raw %} '\"\\ ${HOME} $(id) `id`",
     "a long word": "x" * 20_000,
 }
+CALL = "<think> boss of ann </think> search ann head"  # turns of the tiny policy on multihop
+ANSWER = "<think> done </think> answer ann"
 SURROGATES = {
     "high": "\ud83d",
     "low": "\ude00",
@@ -40,13 +44,33 @@ SURROGATES = {
 }
 
 
-def told(work: Callable[[], object]) -> str | None:
+def complaint(work: Callable[[], object]) -> str | None:
     """The message of the error that the user can mend, None where there was none; any other error fails the test."""
     try:
         work()
     except UserError as error:
         return str(error)
     return None
+
+
+class Says:
+    """An engine that says the same in every turn, with the log-probabilities that it is given."""
+
+    batch_size = 8
+    prompt_tokens = cached_tokens = 0
+
+    def __init__(self, renderer, text: str, logprobs=lambda count: [-0.5] * count, stopped: bool = True) -> None:
+        self.ids = list(renderer.tokenizer(text, add_special_tokens=False)["input_ids"]) + [renderer.eos_id] * stopped
+        self.logprobs, self.stopped = logprobs, stopped
+
+    def load(self, policy: Path) -> None: ...
+
+    def generate(self, requests: list[Request]) -> list[Completion]:
+        return [self._say(request) for request in requests]
+
+    def _say(self, request: Request) -> Completion:
+        ids = self.ids[: request.max_tokens]
+        return Completion(list(ids), self.logprobs(len(ids)), self.stopped and len(ids) == len(self.ids))
 
 
 def few(count: int) -> settings:

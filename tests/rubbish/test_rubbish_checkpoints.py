@@ -12,18 +12,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from components.allocation.anchors import Belief
 from components.build import make_predictor
 from components.environments.multihop import make_prompt
 from components.errors import UserError
-from components.params.root import Params, compose
+from components.params.root import compose
 from components.policy.checkpoint import load_model
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
 from components.policy.trainers.base import UpdateParams
 from components.policy.trainers.torch.trainer import TorchTrainer
-from components.predictor.base import PredictorParams, Prefix, believe
+from components.predictor.base import Prefix, believe
 from components.predictor.heads import mixture_belief
-from components.predictor.models.beta import BetaPosterior
+from components.predictor.models import PREDICTORS
+from components.predictor.models.beta import BetaParams, BetaPosterior
+from components.predictor.models.policy_features import PolicyFeaturesParams
 from components.predictor.policy_features import PolicyFeatures
 from tests.components.policy.forests import forest
 
@@ -54,9 +57,9 @@ def weights(change):
     return damage
 
 
-def config(**changes):
+def config(name: str = "config.json", **changes):
     def damage(folder: Path) -> None:
-        path = folder / "config.json"
+        path = folder / name
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
     return damage
@@ -64,6 +67,16 @@ def config(**changes):
 
 def write(name: str, content: bytes):
     return lambda folder: (folder / name).write_bytes(content)
+
+
+def index(content: str):
+    """An index in the place of the weights, which lie outside of the folder."""
+
+    def damage(folder: Path) -> None:
+        shutil.move(folder / "model.safetensors", folder.parent / "away.safetensors")
+        (folder / "model.safetensors.index.json").write_text(content)
+
+    return damage
 
 
 def first(tensors):
@@ -95,30 +108,11 @@ MODELS = {
     "kind of images": config(model_type="vit"),
     "negative depth": config(num_hidden_layers=-1),
     "words for numbers": config(hidden_size="many"),
-    "index to nowhere": lambda f: [
-        (f / "model.safetensors").unlink(),
-        (f / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "none.safetensors"}}'),
-    ],
-    "index out of the folder": lambda f: [
-        shutil.move(f / "model.safetensors", f.parent / "away.safetensors"),
-        (f / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "../away.safetensors"}}'),
-    ],
+    "index to nowhere": index('{"weight_map": {"lm_head.weight": "none.safetensors"}}'),
+    "index out of the folder": index('{"weight_map": {"lm_head.weight": "../away.safetensors"}}'),
+    "index of rubbish": index("[1]"),
     "adapter": write("adapter_config.json", b"{}"),
-    "index of rubbish": lambda f: [
-        (f / "model.safetensors").unlink(),
-        (f / "model.safetensors.index.json").write_text("[1]"),
-    ],
 }
-
-
-@pytest.mark.parametrize("damage", MODELS)
-def test_bad_model_is_one_line(policy, damage):
-    MODELS[damage](policy)
-    with pytest.raises(UserError, match=str(policy)) as error:
-        load_model(policy)
-    assert "\n" not in str(error.value)
-
-
 TOKENIZERS = {
     "none": lambda f: [p.unlink() for p in f.iterdir() if "token" in p.name or "template" in p.name],
     "no template": lambda f: (f / "chat_template.jinja").unlink(),
@@ -135,11 +129,18 @@ TOKENIZERS = {
 }
 
 
-@pytest.mark.parametrize("damage", TOKENIZERS)
-def test_bad_tokenizer_is_one_line(policy, damage):
-    TOKENIZERS[damage](policy)
-    with pytest.raises(UserError, match=f"{policy} holds no usable tokenizer") as error:
-        Renderer.load(policy)
+@pytest.mark.parametrize(
+    ("read", "damage", "said"),
+    [pytest.param(load_model, damage, "", id=f"model: {kind}") for kind, damage in MODELS.items()]
+    + [
+        pytest.param(Renderer.load, damage, " holds no usable tokenizer", id=f"tokenizer: {kind}")
+        for kind, damage in TOKENIZERS.items()
+    ],
+)
+def test_bad_checkpoint_is_one_line(policy, read, damage, said):
+    damage(policy)
+    with pytest.raises(UserError, match=f"{policy}{said}") as error:
+        read(policy)
     assert "\n" not in str(error.value)
 
 
@@ -153,20 +154,15 @@ def test_tied_checkpoint_lacks_no_weights(params, policy):
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
+PICKLE_MAP = json.dumps({"metadata": {}, "weight_map": {"lm_head.weight": "pytorch_model.bin"}})
+OWN_CODE = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
 HOSTILE = {
     "weights as a pickle beside safetensors": lambda f, bomb: None,
     "weights as a pickle alone": lambda f, bomb: (f / "model.safetensors").unlink(),
-    "index that names the pickle": lambda f, bomb: [
-        (f / "model.safetensors").unlink(),
-        (f / "model.safetensors.index.json").write_text(
-            json.dumps({"metadata": {}, "weight_map": {"lm_head.weight": "pytorch_model.bin"}})
-        ),
-    ],
+    "index that names the pickle": lambda f, bomb: index(PICKLE_MAP)(f),
     "index of pickles": lambda f, bomb: [
         (f / "model.safetensors").unlink(),
-        (f / "pytorch_model.bin.index.json").write_text(
-            json.dumps({"metadata": {}, "weight_map": {"lm_head.weight": "pytorch_model.bin"}})
-        ),
+        (f / "pytorch_model.bin.index.json").write_text(PICKLE_MAP),
     ],
     "pickle under the name of safetensors": lambda f, bomb: shutil.copy(
         f / "pytorch_model.bin", f / "model.safetensors"
@@ -175,18 +171,11 @@ HOSTILE = {
         (f / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(f), "peft_type": "LORA"})),
         shutil.copy(f / "pytorch_model.bin", f / "adapter_model.bin"),
     ],
-    "code of its own for a known kind": lambda f, bomb: config(
-        auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    "code of its own for a known kind": lambda f, bomb: config(auto_map=OWN_CODE)(f),
+    "code of its own for an unknown kind": lambda f, bomb: config(model_type="evil", auto_map=OWN_CODE)(f),
+    "code of its own for the tokenizer": lambda f, bomb: config(
+        "tokenizer_config.json", tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
     )(f),
-    "code of its own for an unknown kind": lambda f, bomb: config(
-        model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    )(f),
-    "code of its own for the tokenizer": lambda f, bomb: (f / "tokenizer_config.json").write_text(
-        json.dumps(
-            json.loads((f / "tokenizer_config.json").read_text())
-            | {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}}
-        )
-    ),
     "code in the template": lambda f, bomb: (f / "chat_template.jinja").write_text(
         "{{ ''.__class__.__mro__[1].__subclasses__() }}"
         f"{{{{ cycler.__init__.__globals__.os.system('touch {bomb}') }}}}"
@@ -232,34 +221,27 @@ def test_bad_optimiser_state_is_one_line_before_any_step(policy, tmp_path, kind)
     assert not (tmp_path / "next").exists()
 
 
-STATES = {
+STATES = {  # instead of the tensors: nothing, bytes, or what becomes of them
     "missing": None,
     "empty": b"",
     "pickle": pickle.dumps([1]),
     "random": bytes(range(256)),
-    "another head": {"a": torch.ones(2)},
-    "other shapes": "shapes",
-    "NaN": "nan",
-    "infinity": "inf",
+    "another head": lambda tensors: {"a": torch.ones(2)},
+    "other shapes": lambda tensors: {name: weight[:1].clone() for name, weight in tensors.items()},
+    "NaN": lambda tensors: tensors | {"outer_bias": torch.full_like(tensors["outer_bias"], torch.nan)},
+    "infinity": lambda tensors: tensors | {"outer_bias": torch.full_like(tensors["outer_bias"], torch.inf)},
 }
 
 
 @pytest.mark.parametrize("kind", STATES)
 def test_bad_state_of_the_predictor_is_one_line(random_policy, tmp_path, kind):
-    predictor = PolicyFeatures(PredictorParams(hidden=8), random_policy)
+    predictor = PolicyFeatures(PolicyFeaturesParams(hidden=8), random_policy)
     predictor.save(tmp_path)
     file, content = tmp_path / "head.safetensors", STATES[kind]
-    if content is None:
-        file.unlink()
-    elif isinstance(content, bytes):
-        file.write_bytes(content)
+    if callable(content):
+        save_file(content(load_file(file)), file)
     else:
-        tensors = load_file(file)
-        if content == "shapes":
-            tensors = {name: weight[:1] for name, weight in tensors.items()}
-        elif isinstance(content, str):
-            tensors["outer_bias"].fill_(float(content))
-        save_file(content if isinstance(content, dict) else tensors, file)
+        file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(UserError, match=f"{tmp_path}: the predictor's state is missing or damaged"):
         predictor.load(tmp_path)
 
@@ -273,7 +255,7 @@ def test_bad_state_of_the_predictor_is_one_line(random_policy, tmp_path, kind):
 def test_bad_counts_of_the_predictor_are_one_line(tmp_path, content):
     (tmp_path / "posterior.json").write_text(content)
     with pytest.raises(UserError, match=str(tmp_path)):
-        BetaPosterior(PredictorParams(), tmp_path).load(tmp_path)
+        BetaPosterior(BetaParams(), tmp_path).load(tmp_path)
 
 
 def test_belief_that_is_no_number_is_ignorance_with_a_warning(caplog):
@@ -295,16 +277,14 @@ class Foreign:
         return self.answer(len(prefixes)) if callable(self.answer) else self.answer
 
 
-def law(mean: float, concentration: float = 2.0):
-    from components.allocation.anchors import Belief
-
+def belief(mean: float, concentration: float = 2.0):
     return lambda size: Belief(np.full(size, mean), np.full(size, concentration))
 
 
 @pytest.mark.parametrize(
     "answer",
-    [None, 0.5, [0.5], np.full(2, 0.5), law(np.nan), law(np.inf), law(-0.1), law(1.1), law(0.5, 0.0), law(0.5, np.nan),
-     law(0.5, -1.0), lambda size: law(0.5)(size + 1), lambda size: law(0.5)(0)],
+    [None, 0.5, [0.5], np.full(2, 0.5), belief(np.nan), belief(np.inf), belief(-0.1), belief(1.1), belief(0.5, 0.0),
+     belief(0.5, np.nan), belief(0.5, -1.0), lambda size: belief(0.5)(size + 1), lambda size: belief(0.5)(0)],
     ids=range(13),
 )  # fmt: skip
 def test_foreign_predictor_that_gives_no_belief_is_named(answer):
@@ -313,10 +293,8 @@ def test_foreign_predictor_that_gives_no_belief_is_named(answer):
         believe(Foreign(answer), [prefix, prefix])
 
 
-@pytest.mark.parametrize("name", ["policy-features", "beta", "mixture", "encoder", "backbone"])
+@pytest.mark.parametrize("name", [name for name in PREDICTORS if name != "oracle"])
 def test_state_of_another_predictor_is_refused(random_policy, tmp_path, name):
     (tmp_path / "oracle").touch()
-    tree = Params().model_dump()
-    tree["predictor"]["name"] = name
     with pytest.raises(UserError, match=str(tmp_path)):
-        make_predictor(compose(tree), random_policy, tmp_path)
+        make_predictor(compose({"predictor": {"name": name}}), random_policy, tmp_path)

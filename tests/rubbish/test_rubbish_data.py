@@ -12,20 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.environments.base import Chat, EnvironmentParams
+from components.environments.base import Chat, Prompt
 from components.environments.dataset import PROMPT_SCHEMA, load_prompts, prepare
 from components.environments.files import read_rows
 from components.environments.math.problems import load_math
 from components.environments.multihop import MultiHop
+from components.environments.search import Search, SearchParams
 from components.environments.search.questions import load_qa
 from components.environments.search.retrieval import load_corpus
 from components.errors import UserError
 from components.policy.renderer import Renderer
 from components.storage import read_json, read_parquet, write_parquet
-from components.tree.schema import NODE_SCHEMA
+from components.tree.schema import NODE_SCHEMA, StopReason
 from tasks.inputs import read_forest
 from tests.components.policy.forests import forest
-from tests.rubbish.kinds import SURROGATES, UNICODE, few, json_value, told
+from tests.rubbish.kinds import SURROGATES, UNICODE, complaint, few, json_value
 from tests.rubbish.test_rubbish_checkpoints import Bomb
 
 SUFFIXES = [".jsonl", ".json", ".csv", ".parquet"]
@@ -38,10 +39,8 @@ def test_prompts_of_every_kind_of_text_come_back_as_they_are(kind, tmp_path, ran
     file = tmp_path / f"Ünï {kind}.jsonl"
     rows = [{"question": f"{n} {text}", "answer": f"{text} {n}"} for n in range(4)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = EnvironmentParams(
-        name="search", files={"train": [str(file)]}, train_prompts=2, val_prompts=1, test_prompts=1
-    )
-    folder = prepare(settings, tmp_path)
+    params = SearchParams(files={"train": [str(file)]}, train_prompts=2, val_prompts=1, test_prompts=1)
+    folder = prepare(Search(params), tmp_path)
     prompts = [p for split in ("train", "val", "test") for p in load_prompts(folder / f"{split}.parquet")]
     assert {(p.question, p.answer) for p in prompts} <= {(r["question"], r["answer"]) for r in rows} | {
         (r["question"].strip(), r["answer"].strip()) for r in rows
@@ -67,17 +66,18 @@ def test_whole_surrogate_pairs_of_JSON_are_characters(tmp_path):
     assert read_rows(tmp_path / "a.jsonl") == [{"a": "😀"}]
 
 
+def rows_or_one_line(path, *readers) -> None:
+    for read in readers:
+        message = complaint(lambda read=read: read(path))
+        assert message is None or (str(path) in message and len(message) < 600)
+
+
 @few(60)
-@given(
-    suffix=st.sampled_from([".jsonl", ".json", ".csv", ".parquet"]),
-    content=st.binary(max_size=80) | st.text(max_size=60),
-)
+@given(suffix=st.sampled_from(SUFFIXES), content=st.binary(max_size=80) | st.text(max_size=60))
 def test_any_bytes_are_rows_or_one_line(tmp_path_factory, suffix, content):
     path = tmp_path_factory.getbasetemp() / f"any{suffix}"
     path.write_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else content)
-    for read in (read_rows, load_qa, load_math, load_corpus):
-        message = told(lambda read=read: read(path))
-        assert message is None or (str(path) in message and len(message) < 600)
+    rows_or_one_line(path, read_rows, load_qa, load_math, load_corpus)
 
 
 @few(60)
@@ -85,31 +85,28 @@ def test_any_bytes_are_rows_or_one_line(tmp_path_factory, suffix, content):
 def test_any_fields_are_prompts_or_one_line(tmp_path_factory, rows):
     path = tmp_path_factory.getbasetemp() / "fields.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for read in (load_qa, load_math, load_corpus):
-        message = told(lambda read=read: read(path))
-        assert message is None or (str(path) in message and len(message) < 600)
+    rows_or_one_line(path, load_qa, load_math, load_corpus)
 
 
-PROMPTS = {
-    "id twice": ([("a", "q", "x", "{}"), ("a", "p", "y", "{}")], "row 1: prompt_id a occurs twice"),
-    "metadata of no JSON": ([("a", "q", "x", "{")], "row 0: field 'metadata' is not valid JSON"),
-    "metadata of nothing": ([("a", "q", "x", "")], "row 0: field 'metadata' is not valid JSON"),
-    "metadata of a list": ([("a", "q", "x", "[1]")], "row 0: field 'metadata' should be an object"),
-    "metadata of null": (
-        [("a", "q", "x", "{}"), ("b", "q", "x", "null")],
-        "row 1: field 'metadata' should be an object",
-    ),
-    "metadata beyond depth": ([("a", "q", "x", "[" * 20_000)], "row 0: field 'metadata' is not valid JSON"),
+NO_JSON, NO_OBJECT = "field 'metadata' is not valid JSON", "field 'metadata' should be an object"
+PROMPTS = {  # what the metadata of the rows are, and what is said of the last one
+    "id twice": (["{}", "{}"], "prompt_id a occurs twice"),
+    "metadata of no JSON": (["{"], NO_JSON),
+    "metadata of nothing": ([""], NO_JSON),
+    "metadata of a list": (["[1]"], NO_OBJECT),
+    "metadata of null": (["{}", "null"], NO_OBJECT),
+    "metadata beyond depth": (["[" * 20_000], NO_JSON),
 }
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
 def test_bad_prompt_names_its_row(kind, tmp_path):
-    rows, message = PROMPTS[kind]
-    path = tmp_path / "train.parquet"
-    write_parquet(path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=PROMPT_SCHEMA))
-    with pytest.raises(UserError, match=message):
-        load_prompts(path)
+    metadata, message = PROMPTS[kind]
+    ids = ["a"] * 2 if kind == "id twice" else ["a", "b"]
+    columns = [ids[: len(metadata)], ["q"] * len(metadata), ["x"] * len(metadata), metadata]
+    write_parquet(tmp_path / "train.parquet", pa.table(columns, schema=PROMPT_SCHEMA))
+    with pytest.raises(UserError, match=f"row {len(metadata) - 1}: {message}"):
+        load_prompts(tmp_path / "train.parquet")
 
 
 def rewritten(**columns):
@@ -160,7 +157,7 @@ def test_no_pickle_in_the_place_of_data_runs(tmp_path):
     for name in ("forest.parquet", "manifest.json", "questions.jsonl", "questions.parquet", "questions.csv", "c.json"):
         (tmp_path / name).write_bytes(content)
     readers = (read_forest, read_parquet, load_prompts, read_json, read_rows, load_corpus)
-    assert all(told(lambda r=read, f=file: r(f)) for read in readers for file in tmp_path.iterdir())
+    assert all(complaint(lambda r=read, f=file: r(f)) for read in readers for file in tmp_path.iterdir())
     assert not bomb.exists()
 
 
@@ -173,22 +170,20 @@ def test_no_pickle_in_the_metadata_of_parquet_runs(tmp_path, key):
     field = pa.field("question", pa.string(), metadata=inner)
     schema = pa.schema([field, pa.field("answer", pa.string())], metadata={key: content})
     pq.write_table(pa.table([["q"], ["a"]], schema=schema), tmp_path / "a.parquet")
-    told(lambda: read_rows(tmp_path / "a.parquet"))
-    told(lambda: read_forest(tmp_path / "a.parquet"))
+    complaint(lambda: read_rows(tmp_path / "a.parquet"))
+    complaint(lambda: read_forest(tmp_path / "a.parquet"))
     assert not bomb.exists()
 
 
-def test_prompt_of_a_hundred_thousand_tokens_is_rendered(random_policy, tmp_path):
-    renderer = Renderer.load(random_policy)
+def test_prompt_and_turn_of_a_hundred_thousand_tokens_are_taken(random_policy):
     chat = Chat((("user", "boss " * 100_000),))
-    assert len(renderer.prompt_ids(chat)) > 100_000
-    assert isinstance(
-        MultiHop().step(MultiHop().reset(type("P", (), {"metadata": {"seed": 1}})), "x " * 100_000).done, bool
-    )
+    assert len(Renderer.load(random_policy).prompt_ids(chat)) > 100_000
+    state = MultiHop().reset(Prompt("p", "?", "ann", {"seed": 1}))
+    assert MultiHop().step(state, "x " * 100_000).stop_reason == StopReason.MALFORMED_ACTION
 
 
 def test_file_name_that_is_no_text_is_one_line(tmp_path):
     name = str(tmp_path) + "/\udcff.jsonl"
-    message = told(lambda: read_rows(Path(name)))
+    message = complaint(lambda: read_rows(Path(name)))
     assert message is not None
     assert "no such data file" in message

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from components import policy as policy_package
+from components import build
 from components.allocation.anchors import Belief
 from components.environments import ENVIRONMENTS
 from components.environments.base import Transition
 from components.environments.multihop import MultiHop
 from components.errors import UserError
+from components.params.load import merge
 from components.params.root import Params, compose
 from components.policy.engines.base import Completion
 from components.policy.engines.transformers.engine import TransformersEngine
@@ -24,42 +25,48 @@ from components.tree.schema import Status, StopReason
 from tasks.inputs import read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.run import Run, open_run
-from tests.rubbish.test_rubbish_rollouts import ANSWER, Says
+from tests.rubbish.kinds import ANSWER, Says
 from tests.tasks.pipeline import new_run, train
-
-
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture
 def small(params, random_policy) -> Params:
     """One iteration in a fraction of a second."""
-    tree = params.model_dump()
-    tree["run"]["iterations"] = 1
-    tree["environment"] |= {"train_prompts": 12, "val_prompts": 2, "test_prompts": 2}
-    tree["policy"]["path"] = str(random_policy)
-    tree["allocation"] |= {"pool": 4, "root_units": 8, "continuations": 2, "group_size": 2}
-    tree["predictor"] |= {"steps": 2, "hidden": 4}
-    tree["evaluation"]["samples"] = 1
-    return compose(tree)
+    changes = {
+        "run": {"iterations": 1},
+        "environment": {"train_prompts": 12, "val_prompts": 2, "test_prompts": 2},
+        "policy": {"path": str(random_policy)},
+        "allocation": {"pool": 4, "root_units": 8, "continuations": 2, "group_size": 2},
+        "predictor": {"steps": 2, "hidden": 4},
+        "evaluation": {"samples": 1},
+    }
+    return compose(merge([params.model_dump(), changes]))
 
 
 def finished(run: Run) -> dict:
     """Trains, and checks the books: every rollout that was paid is there, and none beyond the budget."""
     train(run)
     (line,) = run.metrics()
-    assert line["budget/units"] <= run.params.allocation.shape.units
+    assert line["budget/units"] <= run.params.allocation.budget.units
     leaves = [n for n in read_forest(run.iteration(0) / "forest.parquet").nodes if n.is_terminal]
     assert len(leaves) == line["budget/leaves"]
     assert all((n.reward is not None) == (n.status == Status.OK) for n in leaves)
     return line
 
 
-def is_unchanged(run: Run, policy) -> bool:
+def finished_without_a_step(run: Run, policy) -> dict:
+    line = finished(run)
+    assert line["policy/optimizer_steps"] == 0
     weights = [content_hash(p / "model.safetensors") for p in (policy, run.iteration(0) / "policy")]
-    return weights[0] == weights[1]
+    assert weights[0] == weights[1]
+    return line
+
+
+@pytest.fixture
+def answers(random_policy, monkeypatch) -> None:
+    """Every rollout answers at once, with the same."""
+    engine = Says(Renderer.load(random_policy), ANSWER)
+    monkeypatch.setattr(build, "_engine", lambda section: engine)
 
 
 SHAPES = {
@@ -77,11 +84,6 @@ SHAPES = {
 @pytest.mark.parametrize("kind", SHAPES)
 def test_budget_of_any_shape_is_kept(small, data_dir, tmp_path, kind):
     finished(new_run(small, data_dir, tmp_path, allocation=SHAPES[kind]))
-
-
-def test_pool_larger_than_the_prompts_is_refused_before_any_work(small, data_dir, tmp_path):
-    with pytest.raises(ValueError, match=r"allocation\.pool=13 is larger than environment\.train_prompts=12"):
-        new_run(small, data_dir, tmp_path, allocation={"pool": 13})
 
 
 def belief(mean: float, concentration: float = 2.0):
@@ -138,11 +140,8 @@ def test_engine_that_gives_rubbish_is_never_trained_on(
 ):
     engine = Odd(small.engine)
     engine.change = ENGINES[kind]
-    monkeypatch.setattr(policy_package, "_engine", lambda settings: engine)
-    run = new_run(small, data_dir, tmp_path)
-    line = finished(run)
-    assert line["policy/optimizer_steps"] == 0
-    assert is_unchanged(run, random_policy)
+    monkeypatch.setattr(build, "_engine", lambda section: engine)
+    finished_without_a_step(new_run(small, data_dir, tmp_path), random_policy)
     assert ("rollouts ended in a fault" in caplog.text) == ("prob" in kind)
 
 
@@ -167,53 +166,37 @@ WORLDS = {
 }
 
 
+@pytest.mark.usefixtures("answers")
 @pytest.mark.parametrize("kind", WORLDS)
 def test_environment_of_rubbish_does_not_end_the_run(small, data_dir, tmp_path, random_policy, monkeypatch, kind):
-    engine = Says(Renderer.load(random_policy), ANSWER)
-    monkeypatch.setattr(policy_package, "_engine", lambda settings: engine)
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: WORLDS[kind](settings.max_turns))
-    run = new_run(small, data_dir, tmp_path)
-    line = finished(run)
-    assert line["policy/optimizer_steps"] == 0
-    assert is_unchanged(run, random_policy)
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", WORLDS[kind])
+    finished_without_a_step(new_run(small, data_dir, tmp_path), random_policy)
 
 
 @pytest.mark.parametrize(("method", "fault"), [("reset", "raises"), ("chat", "raises"), ("chat", "returns rubbish")])
-def test_environment_that_cannot_begin_a_prompt_is_told_before_any_work(
+def test_environment_that_cannot_begin_a_prompt_is_named_before_any_work(
     small, data_dir, tmp_path, monkeypatch, method, fault
 ):
     world = odd(**{method: broken if fault == "raises" else lambda self, prompt: 3})
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: world(settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", world)
     run = new_run(small, data_dir, tmp_path)
     prepare_data.fn(run.path)
     with pytest.raises(UserError, match=r"OddWorld cannot begin prompt .*: (OSError: the tool|TypeError: chat)"):
         warm_up_policy.fn(run.path)
 
 
-@pytest.mark.parametrize("right", [True, False], ids=["always right", "always wrong"])
-def test_policy_without_contrast_takes_no_step(small, data_dir, tmp_path, random_policy, monkeypatch, right):
-    engine = Says(Renderer.load(random_policy), ANSWER)
-    monkeypatch.setattr(policy_package, "_engine", lambda settings: engine)
-    verdict = type("V", (), {"score": lambda self, prompt, answer: float(right)})
-    monkeypatch.setattr("components.environments.verify.VERIFIERS", {"multihop": lambda settings: verdict()})
-    run = new_run(small, data_dir, tmp_path)
-    line = finished(run)
-    assert line["train/reward"] == float(right)
+@pytest.mark.usefixtures("answers")
+@pytest.mark.parametrize(
+    ("score", "reward"), [(True, 1.0), (False, 0.0), (float("nan"), None), (float("inf"), None), (None, None)], ids=str
+)
+def test_rewards_without_contrast_and_rewards_that_are_none_bring_no_step(
+    small, data_dir, tmp_path, random_policy, monkeypatch, score, reward, caplog
+):
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", odd(score=lambda self, prompt, answer: score))
+    line = finished_without_a_step(new_run(small, data_dir, tmp_path), random_policy)
+    assert line["train/reward"] == reward
     assert line["effective_ratio/prompts"] == 0
-    assert line["policy/optimizer_steps"] == 0
-    assert is_unchanged(run, random_policy)
-
-
-@pytest.mark.parametrize("score", [float("nan"), float("inf"), None], ids=str)
-def test_rewards_that_are_none_are_masked(small, data_dir, tmp_path, random_policy, monkeypatch, score, caplog):
-    verdict = type("V", (), {"score": lambda self, prompt, answer: score})
-    monkeypatch.setattr("components.environments.verify.VERIFIERS", {"multihop": lambda settings: verdict()})
-    run = new_run(small, data_dir, tmp_path)
-    line = finished(run)
-    assert line["policy/optimizer_steps"] == 0
-    assert line["train/reward"] is None
-    assert is_unchanged(run, random_policy)
-    assert "rollouts could not be verified" in caplog.text
+    assert ("rollouts could not be verified" in caplog.text) == (reward is None)
 
 
 def test_gradient_that_is_no_number_keeps_the_last_policy_and_says_what_to_do(small, data_dir, tmp_path, monkeypatch):

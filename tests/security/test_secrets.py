@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from components.environments.search import make_retriever
+from components.environments.search import Search, SearchParams
 from components.environments.search.retrieval import RetrievalError
 from components.environments.search.retrieval_http import HttpRetriever
-from components.params.root import Params, compose
+from components.params.root import compose
 from components.secrets import MaskSecrets, masked
 from flows.cli import _printable
 from tasks.mlflow_sync import MlflowSync
@@ -84,12 +84,13 @@ def test_errors_at_the_command_line_are_masked_and_can_be_printed(monkeypatch):
     shown.encode()
 
 
-def test_what_goes_to_mlflow_is_masked(params: Params, tmp_path, monkeypatch):
+def test_what_goes_to_mlflow_is_masked(tmp_path, monkeypatch):
     """The run's own params.yaml keeps the URL: a continued run asks the same server."""
-    tree = params.model_dump()
-    tree["run"]["runs_dir"] = str(tmp_path)
-    tree["environment"]["retriever"] = URLS[0]
-    run = open_run(compose(tree), "r")
+    (tmp_path / "config.json").touch()
+    task = {"name": "search", "retriever": URLS[0]}
+    run = open_run(
+        compose({"run": {"runs_dir": str(tmp_path)}, "environment": task, "policy": {"path": str(tmp_path)}}), "r"
+    )
     monkeypatch.setenv("HF_TOKEN", SECRET)
     sent: list[object] = []
 
@@ -106,26 +107,24 @@ def test_what_goes_to_mlflow_is_masked(params: Params, tmp_path, monkeypatch):
     import mlflow
 
     monkeypatch.setattr(mlflow, "MlflowClient", Client)
-    mirror = MlflowSync(run, {"data": "x"})
-    mirror._connect()
+    sync = MlflowSync(run, {"data": "x"})
+    sync._connect()
     assert "http://***@host:8000/retrieve" in str(sent)
     assert SECRET not in str(sent)
-    mirror._attempt(lambda: (_ for _ in ()).throw(OSError(f"API request to {URLS[0]} failed")))
-    assert mirror.failure == "OSError: API request to http://***@host:8000/retrieve failed"
+    sync._attempt(lambda: (_ for _ in ()).throw(OSError(f"API request to {URLS[0]} failed")))
+    assert sync.failure == "OSError: API request to http://***@host:8000/retrieve failed"
 
 
 def _plain(value: object) -> object:
     return [_plain(v) for v in value] if isinstance(value, list) else getattr(value, "__dict__", value)
 
 
-def test_password_of_a_search_server_is_in_no_message_and_no_record(params, tmp_path):
+def test_password_of_a_search_server_is_in_no_message_and_no_record(tmp_path):
     url = f"http://u:{SECRET}@127.0.0.1:9/retrieve"
     with pytest.raises(RetrievalError) as error:
         HttpRetriever(url, retries=0, timeout=5).retrieve(["q"])
     assert SECRET not in str(error.value)
-    settings = params.environment.model_copy(update={"retriever": url, "record": str(tmp_path / "record.db")})
-    make_retriever(settings, tmp_path)
-    assert SECRET not in make_retriever(settings, tmp_path).settings
+    assert SECRET not in Search(SearchParams(retriever=url, record=str(tmp_path / "record.db"))).retriever.settings
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only what root starts can become nobody's")

@@ -11,13 +11,9 @@ from tasks.run import Run
 from tests.tasks.pipeline import new_run, train
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(params: Params, data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that has ended; a test that changes its files copies it first."""
     run = new_run(params, data_dir, tmp_path_factory.mktemp("runs"))
     train(run)
     return run

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.allocation.arms import ARMS
+from components.params.load import merge
 from components.params.root import Params, compose
 from components.storage import content_hash
 from components.tree.forest import Forest
@@ -60,11 +61,8 @@ def train(run: Run, stop_after: int | None = None) -> None:
 
 
 def new_run(params: Params, data_dir: Path, runs_dir: Path, run_id: str = "r", **sections) -> Run:
-    tree = params.model_dump()
-    tree["run"] |= {"data_dir": str(data_dir), "runs_dir": str(runs_dir)}
-    for section, values in sections.items():
-        tree[section] |= values
-    return open_run(compose(tree), run_id)
+    folders = {"run": {"data_dir": str(data_dir), "runs_dir": str(runs_dir)}}
+    return open_run(compose(merge([params.model_dump(), folders, sections])), run_id)
 
 
 def forests(run: Run) -> list[Forest]:

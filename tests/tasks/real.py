@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from components.datasets.builtin import BUILTIN
 
+from components.environments import ENVIRONMENTS
 from components.environments.base import Prompt
 from components.environments.functions import offered
 from components.environments.functions.bfcl import tool_schema
@@ -21,10 +21,10 @@ from components.environments.functions.prompts import load_bfcl
 from components.params.root import Params, compose
 from components.policy.base import PolicyParams
 from components.policy.checkpoint import load_model
-from components.policy.engines.base import Completion, Request
+from components.policy.engines.base import Completion, Engine, Request
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
-from tests.components.environments.test_search_rendering import KEEPS, renderer
+from tests.components.environments.search.test_search_rendering import KEEPS, renderer
 
 TOWNS = {"Ada": "New Port City", "Ben": "Old Lake Town", "Cyd": "Far Hill Camp", "Dee": "Low Sand Bay"}
 PEOPLE = [f"{first} {last}" for first in TOWNS for last in ("North", "South", "East", "West")]
@@ -138,13 +138,13 @@ def builtin_script(task: str, prompts: list[Prompt]) -> Script:
 
     def script(history: str, seed: int) -> str:
         prompt = by_question[history.partition("<|user|> ")[2].partition(" <|end|>")[0]]
-        turn, _ = BUILTIN[task].solve(prompt)[history.count("<|assistant|>") - 1]
+        turn = ENVIRONMENTS[task]().solve(prompt)[history.count("<|assistant|>") - 1]
         return turn if seed % 4 else "<think> done </think> answer nothing"
 
     return script
 
 
-class Scripted:
+class Scripted(Engine):
     """An engine that says what a script tells, with the log-probabilities that its policy gives it."""
 
     batch_size = 16

@@ -26,7 +26,7 @@ from flows.cli import evaluate
 from tasks.inputs import prompts, read_forest
 from tasks.prepare import warm_up_policy
 from tasks.run import Run, open_run
-from tests.components.environments.test_search_rendering import KEEPS
+from tests.components.environments.search.test_search_rendering import KEEPS
 from tests.tasks.pipeline import train
 from tests.tasks.real import (
     CATEGORIES,
@@ -72,7 +72,7 @@ def assert_sound(run: Run, forest: Forest, requests: list[Request]) -> None:
     leaves = [forest.nodes[row] for row in forest.leaves_L.tolist()]
     assert leaves
     assert line["budget/leaves"] == len(leaves)
-    assert 0 < line["budget/units"] <= params.allocation.shape.units
+    assert 0 < line["budget/units"] <= params.allocation.budget.units
     for leaf in leaves:
         assert leaf.stop_reason in list(StopReason)
         assert (leaf.reward is not None) == (leaf.status == Status.OK)

@@ -17,7 +17,7 @@ def test_budget_where_nothing_succeeds_is_spent_once_and_the_run_goes_on(params,
     train(run)
     for line in run.metrics():
         assert line["effective_ratio/prompts"] == 0
-        assert line["budget/units"] <= params.allocation.shape.units
+        assert line["budget/units"] <= params.allocation.budget.units
         assert line["policy/optimizer_steps"] == 0
     weights = {content_hash(run.iteration(k) / "policy" / "model.safetensors") for k in (0, 1)}
     assert weights == {content_hash(random_policy / "model.safetensors")}
@@ -29,8 +29,8 @@ def test_every_arm_runs_through_the_same_stages_at_the_same_units(params, data_d
     train(run)
     line = run.metrics()[0]
     least = 0.2 if "filter" in arm else 0.75 if arm in ("reinforce-ada", "knapsack", "vip", "mopps") else 0.9
-    assert least * params.allocation.shape.units <= line["budget/units"] <= params.allocation.shape.units
-    assert line["budget/unspent"] == pytest.approx(params.allocation.shape.units - line["budget/units"])
+    assert least * params.allocation.budget.units <= line["budget/units"] <= params.allocation.budget.units
+    assert line["budget/unspent"] == pytest.approx(params.allocation.budget.units - line["budget/units"])
 
 
 def test_react_spends_nothing_and_keeps_the_policy(params, data_dir, tmp_path):
@@ -47,18 +47,18 @@ def test_later_rounds_know_the_outcomes_of_earlier_ones(params, data_dir, tmp_pa
     run = new_run(params, data_dir, tmp_path, allocation={"rounds": 2, "root_units": 48}, run={"iterations": 1})
     train(run)
     line, forest = run.metrics()[0], forests(run)[0]
-    assert 0.9 * run.params.allocation.shape.units <= line["budget/units"] <= run.params.allocation.shape.units
-    bare = {n.tree_id: n.allocated for n in forest.nodes if n.parent_id < 0}
+    assert 0.9 * run.params.allocation.budget.units <= line["budget/units"] <= run.params.allocation.budget.units
+    factual = {n.tree_id: n.allocated for n in forest.nodes if n.parent_id < 0}
     continued: dict[int, list[int]] = {}  # of each tree, in the order of sampling: m_i in each round
     for leaf in forest.leaves_L[forest.is_counterfactual_N[forest.leaves_L]].tolist():
         continued.setdefault(forest.nodes[leaf].tree_id, []).append(leaf)
     flipped, later = set(), set()
     for tree, leaves in continued.items():
-        for leaf in leaves[: bare[tree]]:
+        for leaf in leaves[: factual[tree]]:
             anchor = forest.nodes[leaf].anchor_id
-            factual = next(x for x in forest.leaves_L.tolist() if anchor in forest.path(x))
-            flipped |= {anchor} if forest.reward_N[leaf] != forest.reward_N[factual] else set()
-        later |= {forest.nodes[leaf].anchor_id for leaf in leaves[bare[tree] :]}
+            first = next(x for x in forest.leaves_L.tolist() if anchor in forest.path(x))
+            flipped |= {anchor} if forest.reward_N[leaf] != forest.reward_N[first] else set()
+        later |= {forest.nodes[leaf].anchor_id for leaf in leaves[factual[tree] :]}
     assert flipped
     assert later
     assert not flipped & later
@@ -75,7 +75,7 @@ def test_c20_dead_groups_are_refilled_within_the_budget(params, data_dir, tmp_pa
     refill = stages_["refill_roots"]["metrics"]
     assert refill["rounds"] >= 1
     assert line["budget/active_prompts"] == first + refill["rollouts"] / params.allocation.group_size
-    assert line["budget/factual_rollouts"] == line["budget/leaves"] <= params.allocation.shape.units
+    assert line["budget/factual_rollouts"] == line["budget/leaves"] <= params.allocation.budget.units
     forest = forests(run)[0]
     assert len(set(n.prompt_id for n in forest.nodes if n.parent_id < 0)) == line["budget/active_prompts"]
 

@@ -17,7 +17,7 @@ import mlflow
 import pytest
 
 from components.params.root import Params, compose
-from flows.processes import answers, free_port
+from flows.services import answers, free_port
 from tasks.mlflow_sync import MlflowSync
 from tasks.run import Run, lock, open_run
 

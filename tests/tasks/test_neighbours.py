@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from components.environments.verify import VERIFIERS, ask
+from components.environments import ENVIRONMENTS
+from components.environments.multihop import MultiHop
+from components.environments.verify import score_in_worker
 from components.params.root import compose
 from components.tracking.names import iteration_metrics
 from components.tree.schema import Status
@@ -29,15 +31,15 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from components.params.load import load_params
-from components.environments.verify import VERIFIERS
-from components.verifiers.exact_match import ExactMatch
+from components.environments import ENVIRONMENTS
+from components.environments.multihop import MultiHop
 from tasks.run import open_run
 from tests.tasks.pipeline import train
 
 torch.set_num_threads(1)
 run, scored = open_run(load_params(Path(sys.argv[1])), "r"), 0
 
-class Kills(ExactMatch):
+class Kills(MultiHop):
     def score(self, prompt, answer):
         global scored
         scored += (run.iteration(0) / "generated.parquet").exists()
@@ -45,7 +47,7 @@ class Kills(ExactMatch):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().score(prompt, answer)
 
-VERIFIERS["multihop"] = lambda settings: Kills()
+ENVIRONMENTS._found["multihop"] = Kills
 train(run)
 """
 
@@ -66,19 +68,19 @@ def test_c75_killed_while_verifying_samples_nothing_again(params, data_dir, fini
 def test_verifier_that_hangs_leaks_or_crashes_gives_statuses_and_never_a_0(
     params, data_dir, tmp_path, monkeypatch, caplog
 ):
-    class Bad:
-        parallel = 2
+    class Bad(MultiHop):
+        parallel_scores = 2
 
         def score(self, prompt, answer):
-            return ask(workers, [prompt.answer, answer or ""])
+            return score_in_worker(workers, [prompt.answer, answer or ""])
 
-    monkeypatch.setitem(VERIFIERS, "multihop", lambda settings: Bad())
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", Bad)
     with Workers("tests.tasks.bad_graders:grade", count=2, timeout=1.5, memory=1 << 28) as workers:
         run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
         train(run)
     found = Counter()
     for leaf in (n for n in forests(run)[0].nodes if n.is_terminal):
-        answer = (leaf.observation or "") if leaf.stop_reason == "answered" else ""
+        answer = leaf.answer or ""
         fault = sum(answer.encode()) % 5
         found[fault] += 1
         assert leaf.status == {0: Status.TIMEOUT, 4: Status.OK}.get(fault, Status.ERROR)

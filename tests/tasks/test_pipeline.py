@@ -11,7 +11,6 @@ import pytest
 
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
-from components.environments.verify import VERIFIERS
 from components.errors import UserError
 from components.storage import read_json, read_parquet
 from components.tree.schema import NODE_SCHEMA, Origin, Status, StopReason
@@ -46,7 +45,7 @@ def test_metrics_have_every_key_of_the_contract(finished):
 
 def test_every_paid_rollout_is_stored_verified_and_accounted_for(finished):
     for forest, line in zip(forests(finished), finished.metrics(), strict=True):
-        assert line["budget/units"] <= finished.params.allocation.shape.units
+        assert line["budget/units"] <= finished.params.allocation.budget.units
         leaves = [forest.nodes[i] for i in forest.leaves_L]
         assert (
             len(leaves)
@@ -162,22 +161,23 @@ def test_continuations_start_in_the_world_of_their_prefix(params, data_dir, tmp_
             transition = super().step(state, action)
             return replace(transition, answer=str(transition.state.turn)) if transition.done else transition
 
-    monkeypatch.setitem(ENVIRONMENTS, "multihop", lambda settings, cache: Counting(settings.max_turns))
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", Counting)
     run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
     train(run)
     ended = [n for n in forests(run)[0].nodes if n.stop_reason in (StopReason.ANSWERED, StopReason.MAX_TURNS)]
     assert any(n.origin == Origin.COUNTERFACTUAL for n in ended)
-    assert [n.observation for n in ended] == [str(n.turn) for n in ended]
+    answered = [n for n in ended if n.stop_reason == StopReason.ANSWERED]
+    assert [n.answer for n in answered] == [str(n.turn) for n in answered]
 
 
 def test_failing_verifier_is_told_and_its_rollouts_are_neither_wrong_nor_trained(
     params, data_dir, tmp_path, monkeypatch, caplog
 ):
-    class Broken:
+    class Broken(MultiHop):
         def score(self, prompt, answer):
             raise ConnectionError("the grader is away")
 
-    monkeypatch.setitem(VERIFIERS, "multihop", lambda settings: Broken())
+    monkeypatch.setitem(ENVIRONMENTS._found, "multihop", Broken)
     run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
     train(run)
     assert "could not be verified; the first: ConnectionError: the grader is away" in caplog.text
@@ -217,9 +217,9 @@ def test_other_parameters_are_refused_even_where_the_manifest_is_lost(params, da
 def test_parameters_that_were_changed_behind_the_runs_back_are_named(params, data_dir, tmp_path):
     run = new_run(params, data_dir, tmp_path)
     path = run.path / "params.yaml"
-    path.write_text(path.read_text().replace("arm: trace", "arm: grpo"))
+    path.write_text(path.read_text().replace("root_units: 16", "root_units: 18"))
     for again in (lambda: new_run(params, data_dir, tmp_path), lambda: find_run("r", tmp_path)):
-        with pytest.raises(UserError, match=r"params\.yaml is not what the run began with \(allocation\.arm is"):
+        with pytest.raises(UserError, match=r"params\.yaml is not what the run began with \(allocation\.root_units is"):
             again()
 
 

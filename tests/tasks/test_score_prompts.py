@@ -6,7 +6,7 @@ import numpy as np
 
 from components.allocation.anchors import Belief
 from components.storage import read_parquet
-from tasks import score_prompts as module
+from tasks import score as module
 from tasks.prepare import prepare_data
 from tests.tasks.pipeline import new_run
 

@@ -28,9 +28,7 @@ class PolicyFeaturesPredictor(Predictor):
     Params: ClassVar[type[PredictorParams]] = PolicyFeaturesParams
 
     @classmethod
-    def make(
-        cls, params: PolicyFeaturesParams, policy: Path, sampler: Callable[[], Sampler], seed: int
-    ) -> Predictor:
+    def make(cls, params: PolicyFeaturesParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
         return PolicyFeatures(params, policy)

@@ -91,12 +91,12 @@ def test_each_cause_has_its_key(changes, message):
 def test_rollouts_spend_the_budget_as_the_arm_does(arm):
     params = compose({"allocation": {"arm": arm}})
     bare, further = rollouts_of(params)
-    assert bare + further / 2 == params.allocation.shape.units
+    assert bare + further / 2 == params.allocation.budget.units
     zero, turns = np.zeros(3, dtype=np.int64), np.arange(3)
     belief = Belief(np.full(3, 0.5), np.full(3, 2.0))
     right, wrong = np.array([1, 1, 0]), np.array([1, 0, 1])  # below a root and two prefixes
     anchors = Anchors(turns, zero, turns, right, wrong, belief, np.full(3, 0.5), np.full(3, 9.0))
-    granted = ARMS[arm].plan_continuations(anchors, np.array([4]), params.allocation.shape, np.random.default_rng(0))
+    granted = ARMS[arm].plan_continuations(anchors, np.array([4]), params.allocation.budget, np.random.default_rng(0))
     assert (granted.sum() > 0) == (further > 0)
 
 

@@ -1,13 +1,12 @@
-"""Keys and values while a model runs: rows that are computed (`RowCache`), and rows that are sampled (`BranchCache`).
+"""Keys and values while a model runs: of rows that are computed (`RowCache`) or sampled (`BranchCache`).
 
-Rows that branch from one history read its keys and values from one place: their queries are multiplied with it
-together, and each row has only what it sampled itself. So the memory that a step reads follows the unique tokens, too.
-The scores of both parts go through one softmax, so this is plain attention, added up in another order.
+Rows that branch from one history read its keys and values from one place, in one product for all their queries. A row
+owns only what it sampled itself, so a step reads memory in proportion to the unique tokens. The scores of both parts go
+through one softmax: this is plain attention, summed in another order.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from components.policy.engines.transformers.prefix_cache import PrefixCache
+from components.tree.trie import nested
 
 NAME = "branches"  # of the attention, for `set_attn_implementation`; plain SDPA for whoever passes no branches
 
@@ -51,11 +51,11 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
 
 
 class BranchCache(Cache):  # type: ignore[misc]
-    """Keys and values of B rows in two parts: before their branching, shared; since then, one position a step.
+    """Keys and values of B rows in two parts: the history, which rows share, and each row's own sampled positions.
 
     Args:
         cache: Where the shared part is read.
-        slots: Of each row's history there. A row whose slots begin another row's slots reads that one's.
+        slots: Of each row's history there. A row whose history begins another row's reads that one's (its host's).
         steps: Positions of the own part.
     """
 
@@ -73,30 +73,20 @@ class BranchCache(Cache):  # type: ignore[misc]
         self._share()
 
     def _share(self) -> None:
-        """Arranges rows in groups of at most R; the rows of a group read one row of the shared part."""
-        spelled = [s.tobytes() for s in self.slots]
-        order = sorted(range(len(spelled)), key=spelled.__getitem__, reverse=True)
-        host: dict[int, int] = {}
-        hosts: list[int] = []
-        for row in order:  # in this order a beginning of another row comes right after those that it begins
-            if not hosts or not spelled[hosts[-1]].startswith(spelled[row]):
-                hosts.append(row)
-            host[row] = hosts[-1]
-        sizes = Counter(host.values())
+        """Arranges rows in groups of R; the rows of a group read one row of the shared part, that of its host."""
+        branches = nested([s.tobytes() for s in self.slots])
 
-        def cost(size: int) -> float:  # reading the shared part, and multiplying with R rows, padding included
-            return sum(-(-n // size) for n in sizes.values()) * (1 + size / 4)
+        def cost(size: int) -> float:  # of each group: reading the shared part, and multiplying with R rows
+            return sum(-(-len(rows) // size) for rows in branches) * (1 + size / 4)
 
         size = min((1, 2, 4, 8, 16), key=cost)
-        groups: list[list[int]] = []
-        for row in order:
-            if not groups or host[groups[-1][0]] != host[row] or len(groups[-1]) == size:
-                groups.append([])
-            groups[-1].append(row)
-        self.shared = _gather(self.cache, [self.slots[host[g[0]]] for g in groups], max(map(len, self.slots)))
-        self.rows_GR = torch.tensor([g + [g[0]] * (size - len(g)) for g in groups])
-        place = {row: i * size + j for i, g in enumerate(groups) for j, row in enumerate(g)}
-        self.place_B = torch.tensor([place[row] for row in range(len(spelled))])
+        groups = [(rows[0], rows[at : at + size]) for rows in branches for at in range(0, len(rows), size)]
+        self.shared = _gather(self.cache, [self.slots[host] for host, _ in groups], max(map(len, self.slots)))
+        # A batched product needs groups of one size: a short one repeats a row, and nobody reads the repeated results.
+        self.rows_GR = torch.tensor([rows + rows[:1] * (size - len(rows)) for _, rows in groups])
+        place = {row: i * size + j for i, (_, rows) in enumerate(groups) for j, row in enumerate(rows)}
+        self.place_B = torch.tensor([place[row] for row in range(len(self.slots))])
+        # A row whose history ends inside its host's must not see the rest of it, nor the padding.
         length = torch.tensor([len(s) for s in self.slots])[:, None]
         hidden = torch.arange(self.shared.shape[4]) >= length
         self.mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)[:, None, None]
@@ -117,6 +107,7 @@ class BranchCache(Cache):  # type: ignore[misc]
         per_head = query_heads // heads
         (keys, values), (own_keys, own_values) = self.shared[:, layer], self.own[:, layer, :, :, : self.step + 1]
 
+        # The queries of a group are stacked into one matrix, so its shared keys and values are read once, not R times.
         def grouped(x: Tensor) -> Tensor:  # (B, heads, per head, X) -> (G, heads, R per head, X)
             return x[self.rows_GR].transpose(1, 2).reshape(len(keys), heads, size * per_head, -1)
 

@@ -1,0 +1,1 @@
+"""What `trace new` writes, with `example` for the name."""
