@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from components.errors import UserError
+from components.policy.base import check_checkpoint
 from components.predictor.base import FitParams, Predictor, PredictorParams
 
 if TYPE_CHECKING:
@@ -36,5 +36,5 @@ class BackbonePredictor(Predictor):
     @classmethod
     def check(cls, params: Any) -> None:
         path = params.predictor.path
-        if path is not None and not (Path(path) / "config.json").is_file():
-            raise UserError(f"predictor.path={path!r}: no config.json there; give a Hugging Face checkpoint")
+        if path is not None:
+            check_checkpoint(path, "predictor.path")
