@@ -33,7 +33,8 @@ class PolicyParams(Section):
 
 # What makes the folders that the overlays in params/ name.
 MADE_BY = {"models/SmolLM2-135M": "make smollm2"} | {
-    f"models/{name}": f"hf download Qwen/{name} --local-dir models/{name}" for name in ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B")
+    f"models/{name}": f"hf download Qwen/{name} --local-dir models/{name}"
+    for name in ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B")
 }
 
 

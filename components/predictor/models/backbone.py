@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from components.policy.base import check_checkpoint
-from components.predictor.base import FitParams, Predictor, PredictorParams
+from components.predictor.base import FitParams, Predictor, PredictorLayout, PredictorParams
 
 if TYPE_CHECKING:
+    from components.params import root
     from components.policy.rollout import Sampler
 
 
@@ -32,6 +33,15 @@ class BackbonePredictor(Predictor):
         from components.predictor.transformer import Backbone
 
         return Backbone(params, policy)
+
+    @classmethod
+    def layout(cls, params: root.Params) -> PredictorLayout:
+        from components.planning.models import model_of
+
+        settings = params.predictor
+        assert isinstance(settings, BackboneParams)
+        key, path = ("predictor.path", settings.path) if settings.path else ("policy.path", params.policy.path)
+        return PredictorLayout(own=model_of(path, params.policy, key), steps=settings.steps, batch=settings.batch_size)
 
     @classmethod
     def check(cls, params: Any) -> None:

@@ -33,10 +33,10 @@ from tests.components.policy.engines.fake_vllm import FakeVllm
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeVllm]]:
     monkeypatch.setattr(vllm_client, "FIRST_PAUSE", 0.02)
-    servers = [FakeVllm() for _ in range(2)]
-    yield servers
-    for server in servers:
-        server.kill()
+    made = [FakeVllm() for _ in range(2)]
+    yield made
+    for fake in made:
+        fake.kill()
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ shutting down
     ("log", "cause"),
     [
         (LOG, "RuntimeError: CPU Generator does not use offset"),
-        ("[rank1]: torch.OutOfMemoryError: no room\n[rank0]: RuntimeError: peer is gone\n", "torch.OutOfMemoryError: no room"),
+        ("[rank1]: torch.OutOfMemoryError: full\n[rank0]: RuntimeError: gone\n", "torch.OutOfMemoryError: full"),
         ("ValueError: no such model\nbye\n", "ValueError: no such model"),
         ("starting\nKilled\n\n", "Killed"),
         ("", "its log is empty"),
@@ -254,7 +254,7 @@ def test_a_server_that_does_not_start_is_one_clear_error(tmp_path, monkeypatch):
     (tmp_path / "printed").write_text(LOG)
     fake.write_text(f"#!/bin/sh\ncat {tmp_path}/printed >&2\nexit 3\n")
     fake.chmod(0o755)
-    with pytest.raises(UserError, match="did not start: it ended with code 3: RuntimeError: CPU Generator does not use"):
+    with pytest.raises(UserError, match="did not start: it ended with code 3: RuntimeError: CPU Generator does"):
         launch(VllmParams(python=str(fake)), tmp_path)
 
 
@@ -289,7 +289,7 @@ def test_prompts_are_prefilled_whole_on_the_cpu(monkeypatch, tmp_path, cpu, give
 
 def test_a_server_ends_when_the_run_that_started_it_is_gone():
     """Its standard input closes then, however the run ended."""
-    code = "from components.policy.engines.vllm.server import _stop_with_parent; print('up', flush=True); _stop_with_parent()"
+    code = "from components.policy.engines.vllm import server; print('up', flush=True); server._stop_with_parent()"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
