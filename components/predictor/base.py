@@ -18,6 +18,8 @@ from components.registry import Plugin
 from components.tree.forest import Forest
 
 if TYPE_CHECKING:
+    from components.params import root
+    from components.planning.models import Model
     from components.policy.rollout import Sampler
 
 
@@ -69,6 +71,22 @@ class FitParams(PredictorParams):
     )
 
 
+@dataclass(frozen=True)
+class PredictorLayout:
+    """What a predictor computes with, for `trace plan`; by default nothing that counts.
+
+    Attributes:
+        units_on_policy: Hidden units that read the policy's hidden states at a prefix; 0: it does not look at them.
+        own: Shape of a model that it trains as a whole; None: it has none.
+        steps, batch: Optimiser steps of that model in a refit, and prefixes in each.
+    """
+
+    units_on_policy: int = 0
+    own: Model | None = None
+    steps: int = 0
+    batch: int = 0
+
+
 class Predictor(Plugin):
     """Estimates V at prefixes."""
 
@@ -85,6 +103,11 @@ class Predictor(Plugin):
             seed: Of the run.
         """
         return cls(params, policy)  # type: ignore[call-arg]
+
+    @classmethod
+    def layout(cls, params: root.Params) -> PredictorLayout:
+        """What it computes with, from the parameters of the run."""
+        return PredictorLayout()
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
         """What is believed of V at each prefix, in the order given."""

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from components.allocation.anchors import Belief
-from components.predictor.base import Predictor, PredictorParams, Prefix
+from components.predictor.base import Predictor, PredictorLayout, PredictorParams, Prefix
 from components.predictor.models.beta import BetaParams, BetaPosterior
-from components.predictor.models.policy_features import PolicyFeaturesParams
+from components.predictor.models.policy_features import PolicyFeaturesParams, PolicyFeaturesPredictor
 
 if TYPE_CHECKING:
+    from components.params import root
     from components.policy.rollout import Sampler
 
 
@@ -32,6 +33,10 @@ class Mixture(Predictor):
         from components.predictor.policy_features import PolicyFeatures
 
         return cls(PolicyFeatures(params, policy), BetaPosterior(params, policy))
+
+    @classmethod
+    def layout(cls, params: root.Params) -> PredictorLayout:
+        return PolicyFeaturesPredictor.layout(params)
 
     def __init__(self, model: Predictor, posterior: BetaPosterior) -> None:
         self.model, self.posterior = model, posterior

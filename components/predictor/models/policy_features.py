@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from components.params.base import Width
-from components.predictor.base import FitParams, Predictor, PredictorParams
+from components.predictor.base import FitParams, Predictor, PredictorLayout, PredictorParams
 
 if TYPE_CHECKING:
+    from components.params import root
     from components.policy.rollout import Sampler
 
 
@@ -32,3 +33,8 @@ class PolicyFeaturesPredictor(Predictor):
         from components.predictor.policy_features import PolicyFeatures
 
         return PolicyFeatures(params, policy)
+
+    @classmethod
+    def layout(cls, params: root.Params) -> PredictorLayout:
+        assert isinstance(params.predictor, PolicyFeaturesParams)
+        return PredictorLayout(units_on_policy=params.predictor.members * params.predictor.hidden)

@@ -177,7 +177,8 @@ def engine_config(settings: DeepSpeedParams) -> dict[str, Any]:
 def run(folder: Path) -> None:
     """Takes the steps that the folder's job asks for; the first process writes the metrics last."""
     job, told = read_json(folder / "job.json"), _Told()
-    logging.getLogger("trace").handlers = [told]
+    log = logging.getLogger("trace")
+    log.handlers, log.level, log.propagate = [told], logging.INFO, False
     load_plugins(job["plugins"])
     settings = DeepSpeedParams.model_validate(job["settings"])
     policy, target, seed, fresh = Path(job["policy"]), Path(job["target"]), job["seed"], job["fresh"]
