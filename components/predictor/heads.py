@@ -1,7 +1,7 @@
 """From features to a distribution of V: an ensemble of small networks that answer with Beta distributions.
 
-A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta distribution
-that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial likelihood of k
+A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta
+distribution that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial likelihood of k
 successes among n rollouts, so a label counts as much as its rollouts.
 """
 
@@ -63,7 +63,7 @@ def mean_and_concentration(output: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def beta_binomial_nll(mean: Tensor, concentration: Tensor, successes: Tensor, trials: Tensor) -> Tensor:
-    """Negative log-likelihood of k successes among n under Beta distributions, without the constant binomial coefficient."""
+    """Negative log-likelihood of k successes among n under Beta distributions, without the binomial coefficient."""
     alpha, beta = mean * concentration, (1 - mean) * concentration
 
     def log_beta(a: Tensor, b: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def fit_beta_binomial(
         max_norm: Gradients are scaled down to this norm.
 
     Returns:
-        `fit_loss`, the mean loss per rollout over the last ten steps (NaN where nothing was fitted), and `fit_prefixes`.
+        `fit_loss`, the mean loss per rollout over the last ten steps (NaN where none was fitted), and `fit_prefixes`.
     """
     loss_of_fit = float("nan")
     if prefixes:

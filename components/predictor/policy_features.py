@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,8 +27,10 @@ from components.allocation.anchors import Belief
 from components.policy.checkpoint import shared_model
 from components.predictor.base import Predictor, Prefix
 from components.predictor.heads import BetaEnsemble, fit_beta_binomial, load_state, mixture_belief, save_state
-from components.predictor.models.policy_features import PolicyFeaturesParams
 from components.predictor.shared import Pass, read
+
+if TYPE_CHECKING:
+    from components.predictor.models.policy_features import PolicyFeaturesParams
 
 WORD_COLUMNS = 256
 CONFIDENCE_COLUMNS = 5

@@ -2,7 +2,7 @@
 
 `encoder` starts from nothing and is small; `backbone` starts from any Hugging Face checkpoint that shares the policy's
 vocabulary (a Qwen3-0.6B critic for a Qwen3-8B policy, as in the paper), or from the policy itself. Both are causal, so
-all prefixes of a rollout are read off one pass, and both answer with a Beta distribution (`components.predictor.heads`).
+all prefixes of a rollout are read off one pass, and both answer with a Beta distribution (`heads`).
 """
 
 from __future__ import annotations
