@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from components.errors import UserError
-from components.predictor.base import FitParams, Predictor, PredictorParams
-
-if TYPE_CHECKING:
-    from components.policy.rollout import Sampler
+from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorParams
 
 
 class BackboneParams(FitParams):
@@ -28,7 +24,7 @@ class BackbonePredictor(Predictor):
     Params: ClassVar[type[PredictorParams]] = BackboneParams
 
     @classmethod
-    def make(cls, params: BackboneParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: BackboneParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.transformer import Backbone
 
         return Backbone(params, policy)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from components.allocation.anchors import Belief
-from components.predictor.base import Predictor, PredictorParams, Prefix
+from components.predictor.base import MakeSampler, Predictor, PredictorParams, Prefix
 from components.predictor.models.beta import BetaParams, BetaPosterior
 from components.predictor.models.policy_features import PolicyFeaturesParams
-
-if TYPE_CHECKING:
-    from components.policy.rollout import Sampler
 
 
 class MixtureParams(PolicyFeaturesParams, BetaParams):
@@ -28,7 +25,7 @@ class Mixture(Predictor):
     Params: ClassVar[type[PredictorParams]] = MixtureParams
 
     @classmethod
-    def make(cls, params: MixtureParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: MixtureParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
         return cls(PolicyFeatures(params, policy), BetaPosterior(params, policy))
