@@ -55,7 +55,8 @@ class BetaEnsemble(nn.Module):
         """Mean and concentration of each member's Beta distribution, both (E, A), from features (A, F)."""
         inner = torch.addmm(self.inner_bias, features[:, self.hide :], self.inner).view(-1, self.members, self.hidden)
         if self.hide:
-            inner[:, 0::2] += (features[:, : self.hide] @ self.inner_hidden).view(len(features), -1, self.hidden)
+            seen = features[:, : self.hide] @ self.inner_hidden
+            inner[:, 0::2] += seen.view(-1, (self.members + 1) // 2, self.hidden)
         hidden = nn.functional.gelu(inner).transpose(0, 1)
         return mean_and_concentration(hidden @ self.outer + self.outer_bias)
 
