@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from components.allocation.anchors import Belief
-from components.predictor.base import Predictor, PredictorLayout, PredictorParams, Prefix
+from components.predictor.base import MakeSampler, Predictor, PredictorParams, Prefix
 from components.predictor.models.beta import BetaParams, BetaPosterior
-from components.predictor.models.policy_features import PolicyFeaturesParams, PolicyFeaturesPredictor
-
-if TYPE_CHECKING:
-    from components.params import root
-    from components.policy.rollout import Sampler
+from components.predictor.models.policy_features import PolicyFeaturesParams
 
 
 class MixtureParams(PolicyFeaturesParams, BetaParams):
@@ -29,14 +25,10 @@ class Mixture(Predictor):
     Params: ClassVar[type[PredictorParams]] = MixtureParams
 
     @classmethod
-    def make(cls, params: MixtureParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: MixtureParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
         return cls(PolicyFeatures(params, policy), BetaPosterior(params, policy))
-
-    @classmethod
-    def layout(cls, params: root.Params) -> PredictorLayout:
-        return PolicyFeaturesPredictor.layout(params)
 
     def __init__(self, model: Predictor, posterior: BetaPosterior) -> None:
         self.model, self.posterior = model, posterior

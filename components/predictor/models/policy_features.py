@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from components.params.base import Width
-from components.predictor.base import FitParams, Predictor, PredictorLayout, PredictorParams
-
-if TYPE_CHECKING:
-    from components.params import root
-    from components.policy.rollout import Sampler
+from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorParams
 
 
 class PolicyFeaturesParams(FitParams):
@@ -29,12 +24,7 @@ class PolicyFeaturesPredictor(Predictor):
     Params: ClassVar[type[PredictorParams]] = PolicyFeaturesParams
 
     @classmethod
-    def make(cls, params: PolicyFeaturesParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: PolicyFeaturesParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
         return PolicyFeatures(params, policy)
-
-    @classmethod
-    def layout(cls, params: root.Params) -> PredictorLayout:
-        assert isinstance(params.predictor, PolicyFeaturesParams)
-        return PredictorLayout(units_on_policy=params.predictor.members * params.predictor.hidden)
