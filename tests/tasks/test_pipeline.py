@@ -12,20 +12,21 @@ import pytest
 from components.environments import ENVIRONMENTS
 from components.environments.multihop import MultiHop
 from components.errors import UserError
-from components.storage import read_json, read_parquet
+from components.storage import read_json, read_parquet, write_json
 from components.tree.schema import NODE_SCHEMA, Origin, Status, StopReason
-from tasks.inputs import read_forest
+from tasks.inputs import prompts, read_forest
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.retain import retain
 from tasks.run import Run, find_run, lock
 from tasks.stage import read_stages
-from tasks.summary import append_metrics, finished_iterations, mend_metrics
+from tasks.summary import append_metrics, finished_iterations, mend_metrics, write_summary
 from tests.tasks.pipeline import fingerprints, forests, new_run, stages, train
 
 KEYS = {
     "iteration", "eval/accuracy", "train/reward", "effective_ratio/prompts", "effective_ratio/leaves", "budget/units",
     "budget/leaves", "tokens/generated", "tree/unique_token_ratio", "predictor/spearman_root",
-    "sampling/prefix_cache_share",
+    "sampling/prefix_cache_share", "policy/entropy", "policy/learning_rate", "tokens/per_s", "rollouts/cut_share",
+    "rollouts/tokens_mean", "rollouts/tokens_p95", "rollouts/tokens_max", "rollouts/turns_mean", "stop/answered",
     "predictor/spearman_prefix", "predictor/brier", "policy/grad_norm", "policy/ratio_mean", "time/iteration",
     *(f"time/{t}" for t in ("score_prompts", "allocate_roots", "generate", "verify_factual", "expand_prefixes",
                             "verify_counterfactual", "refit_predictor", "update_policy", "evaluate")),
@@ -307,18 +308,28 @@ def test_retention_keeps_the_newest_and_the_best(params, data_dir, tmp_path):
 def test_stages_write_the_documented_files(finished):
     names = {p.name for p in finished.iteration(0).iterdir()}
     forests = {f"{name}.parquet" for name in ("scored", "roots", "factual", "expanded", "forest")}
-    assert names >= forests | {"predictor", "policy", "report.html"}
+    assert names >= forests | {"predictor", "policy", "trees.html"}
     table = read_parquet(finished.iteration(0) / "forest.parquet")
     assert table.schema.equals(NODE_SCHEMA)
     assert np.isnan(np.array(table["logprobs"].to_pylist()[0])).all()
 
 
-def test_report_shows_metrics_calibration_and_trees_and_loads_nothing(finished):
-    page = (finished.iteration(1) / "report.html").read_text()
+def test_page_of_an_iteration_shows_trees_gold_answers_and_tokens_and_loads_nothing(finished):
+    page = (finished.iteration(1) / "trees.html").read_text()
     root = next(n for n in read_forest(finished.iteration(1) / "forest.parquet").nodes if n.parent_id < 0)
-    for shown in ("effective_ratio", "reliability at prompts", root.observation, '"stop":"answered"'):
+    gold = prompts(finished.params, "train")[root.prompt_id].answer
+    for shown in (root.observation, f'"gold":"{gold}"', '"stop":"answered"', '"pieces":["'):
         assert shown in page
     assert re.findall(r"src=|https?://(?!www\.w3\.org/2000/svg)", page) == []
+
+
+def test_summary_ranks_the_policy_after_the_last_update_as_well(finished, tmp_path):
+    run = Run(shutil.copytree(finished.path, tmp_path / "r"))
+    for accuracy, best in ((1.0, [2, 1.0]), (None, [1, run.metrics()[1]["eval/accuracy"]])):
+        write_json(run.iteration(2) / "evaluation.json", {"accuracy": accuracy})
+        summary = write_summary(run)
+        assert (summary["accuracy/best"], run.manifest["best"]) == (best[1], best)
+    assert summary["nothing_learnt"] is None
 
 
 def test_append_writes_one_line(finished, tmp_path):

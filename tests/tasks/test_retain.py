@@ -41,11 +41,10 @@ def test_the_best_until_now_stays_while_it_is_among_the_newest(params, data_dir,
     assert policies(run) == [1, 2, 3]
 
 
-def test_only_the_newest_iteration_has_its_pages(run):
+def test_only_the_newest_iteration_has_its_page(run):
     for number in range(3):
         run.iteration(number).mkdir(parents=True)
-        for page in ("report.html", "trees.html"):
-            (run.iteration(number) / page).touch()
+        (run.iteration(number) / "trees.html").touch()
         grow(run, [0.1], start=number)
     assert {path.parent.name for path in run.path.glob("iterations/*/*.html")} == {"0002"}
 
