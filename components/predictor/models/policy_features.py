@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from components.params.base import Width
-from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorParams
+from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorLayout, PredictorParams
+
+if TYPE_CHECKING:
+    from components.params import root
 
 
 class PolicyFeaturesParams(FitParams):
@@ -28,3 +31,8 @@ class PolicyFeaturesPredictor(Predictor):
         from components.predictor.policy_features import PolicyFeatures
 
         return PolicyFeatures(params, policy)
+
+    @classmethod
+    def layout(cls, params: root.Params) -> PredictorLayout:
+        assert isinstance(params.predictor, PolicyFeaturesParams)
+        return PredictorLayout(units_on_policy=params.predictor.members * params.predictor.hidden)

@@ -20,7 +20,7 @@ from components.policy.engines.transformers.prefix_cache import PrefixCache
 from components.policy.packing.tree_attention import attention as packed
 from components.tree.trie import nested
 
-NAME = "branches"  # of the attention, for `set_attn_implementation`; packed trees, or plain SDPA, for whoever passes no branches
+NAME = "branches"  # for `set_attn_implementation`; packed trees, or plain SDPA, where no branches are passed
 
 
 class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
