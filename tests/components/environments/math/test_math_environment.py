@@ -27,7 +27,7 @@ class Recorder:
 
     def run(self, code: str) -> Result:
         self.seen.append(code)
-        return Result(f"ran {code}" if self.output is None else self.output, self.status, 0.0)
+        return Result(f"ran {code}" if self.output is None else self.output, self.status)
 
 
 def call(code: object = "print(6 * 7)", name: str = "python", **more: object) -> str:
