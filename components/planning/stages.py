@@ -177,7 +177,7 @@ def _fit(run: Layout, stages: list[Stage], cluster: Cluster, rollout: float) -> 
     servers = engine.servers * engine.tensor_parallel if held else 1
     for keys, wanted in ((engine.keys, servers), (trainer.keys, trainer.processes)):
         if wanted > cluster.devices and not cluster.is_cpu:
-            problems.append(f"{keys['devices']} = {wanted} is more than the GPUs, of which there are {cluster.devices}")
+            problems.append(f"{keys['gpus']} = {wanted} is more than the GPUs, of which there are {cluster.devices}")
     on_gpu = {f"engine.name={run.params.engine.name}": engine.on_gpu}
     on_gpu[f"update.name={run.params.update.name}"] = trainer.on_gpu
     if not cluster.is_cpu and not all(on_gpu.values()):

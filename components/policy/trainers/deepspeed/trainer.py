@@ -58,8 +58,8 @@ class DeepSpeedTrainer(Trainer):
             job |= {"temperature": self.temperature, "threads": self.threads, "settings": self.settings.model_dump()}
             write_json(folder / "job.json", job | {"plugins": loaded_plugins()})
             launch(WORKER, [folder], self.settings.processes, self.threads, target.parent / "deepspeed.log")
-            metrics, told = read_json(folder / "metrics.json"), read_json(folder / "told.json")
-        for level, message in told:  # the run's log is this process's
+            metrics, lines = read_json(folder / "metrics.json"), read_json(folder / "log.json")
+        for level, message in lines:  # the run's log is this process's
             logger.log(level, message)
         metrics = {key: float("nan") if value is None else value for key, value in metrics.items()}
         terms = terms_of(forest, self.settings.advantage)

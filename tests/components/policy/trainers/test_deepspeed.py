@@ -80,8 +80,8 @@ class Launch:
     def metrics(self, name: str) -> dict[str, float]:
         return dict(json.loads((self.root / name / "metrics.json").read_text()))
 
-    def told(self, name: str) -> list[tuple[int, str]]:
-        return [(level, line) for level, line in json.loads((self.root / name / "told.json").read_text())]
+    def log(self, name: str) -> list[tuple[int, str]]:
+        return [(level, line) for level, line in json.loads((self.root / name / "log.json").read_text())]
 
     def reference(self, name: str, policy: Path | None = None) -> Path:
         """The policy that the one-process trainer makes of the same job."""
@@ -205,10 +205,10 @@ def test_bf16_computes_the_same_as_in_one_process_and_keeps_fp32_weights(two):
 
 def test_every_process_packs_as_the_first_one_decides_and_the_log_says_so(two):
     assert all(two.metrics(name)["packed"] == 1 for name in two.jobs if name not in ("nothing", "not-finite"))
-    told = [line for name in two.jobs if name != "not-finite" for line in two.told(name)]
-    assert {level for level, _ in told} == {logging.INFO}
-    assert all("trees are packed, each shared token is computed once" in line for _, line in told)
-    assert two.told("bf16-3")  # the first of its launch: looked at in bf16
+    lines = [line for name in two.jobs if name != "not-finite" for line in two.log(name)]
+    assert {level for level, _ in lines} == {logging.INFO}
+    assert all("trees are packed, each shared token is computed once" in line for _, line in lines)
+    assert two.log("bf16-3")  # the first of its launch: looked at in bf16
 
 
 def test_capped_importance_weights_and_checkpointed_layers_are_those_of_one_process(two):
@@ -230,7 +230,7 @@ def test_a_step_that_is_not_finite_writes_nothing(two):
     assert not two.policy("not-finite").exists()
 
 
-def test_a_missing_part_of_the_moments_is_told(two, tmp_path):
+def test_a_missing_part_of_the_moments_is_an_error(two, tmp_path):
     (tmp_path / "optimizer-00002-of-00002.safetensors").write_bytes(
         (two.policy("stage-3") / "optimizer-00002-of-00002.safetensors").read_bytes()
     )
