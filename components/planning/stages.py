@@ -18,7 +18,7 @@ from components.planning.models import Model
 # peak is a fifteenth of the bfloat16 one on these GPUs (same data sheets). A CPU's peak is its fp32 one.
 UTILISATION = {"sample": 0.15, "predict": 0.05, "update": 0.35}
 UTILISATION_CPU = {"sample": 0.15, "predict": 0.30, "update": 0.30}
-VERIFICATIONS = 200.0  # a second and process: the slowest verifier measured (bench/results.json)
+VERIFICATIONS = 200.0  # a second and process, an assumption: mathematics takes 1,140 (bench/grader.py)
 WRITING = 1e9  # bytes a second to disk
 FOREST_BYTES = 17.0  # per tree token, all Parquet files of an iteration together; the default run had 16.1 to 18.2
 
