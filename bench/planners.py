@@ -27,6 +27,7 @@ from components.allocation.roots import plan_roots
 from components.allocation.utilities import root_utility
 from components.simulation import NoisyPredictor, Population, sweep
 from flows.simulate import MAIN_ARMS
+from tests.components.allocation.roots_dp import plan_roots_dp
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -91,6 +92,8 @@ def prefixes() -> dict[str, float]:
             successes_A=passed,
             failures_A=1 - passed,
             belief=Belief(rng.beta(0.3, 0.3, size), np.full(size, concentration)),
+            surprisal_A=np.full(size, np.nan),
+            suffix_tokens_A=np.full(size, np.nan),
         )
         budget = np.full(trees, 6)
         numbers[f"plan_prefixes_1e5{name}_s"] = seconds(partial(plan_prefixes, anchors, budget))
@@ -111,8 +114,8 @@ def simulation() -> dict[str, float]:
     cells = {arm: (arm, flat, 2.0) for arm in MAIN_ARMS.split(",")}
     for noise, suffix in ((2.0, ""), (0.0, "-perfect")):
         cells |= {f"pcl{suffix}": ("pcl", flat, noise), f"roots-only{suffix}": ("trace", Budget(8192, 0, 8), noise)}
-    for name, (arm, shape, noise) in cells.items():
-        (cell,) = sweep([arm], [shape], [4096], [NoisyPredictor(noise)], population, seeds=10)
+    for name, (arm, budget, noise) in cells.items():
+        (cell,) = sweep([arm], [budget], [4096], [NoisyPredictor(noise)], population, seeds=10)
         key = f"simulate_{name.replace('-', '_')}"
         for number in ("effective_ratio", "squared_gradient"):
             numbers[f"{key}_{number}"] = cell.mean(number)

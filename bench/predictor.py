@@ -26,17 +26,16 @@ import torch
 from scipy.stats import spearmanr
 
 from bench.results import record
-from components.build import make_environment, make_predictor
+from components.build import make_arm, make_environment, make_predictor
 from components.params.load import load_params
-from components.params.root import Params
+from components.params.root import Params, compose
 from components.policy.renderer import Renderer
-from components.predictor.base import Prefix, prefixes_of
+from components.predictor.base import Prefix, labels_of, prefixes_of
 from components.predictor.metrics import expected_calibration_error
 from components.predictor.models import PREDICTORS
 from components.storage import read_parquet
 from components.tree.anchors import visited_anchors
 from components.tree.metrics import effective_ratio_by_prompt, effective_ratio_matched
-from components.tree.values import own_rollouts
 from tasks.expand import expand_prefixes
 from tasks.inputs import prompts, read_forest
 from tasks.prepare import prepare_data, start_policy
@@ -68,7 +67,9 @@ def spend(run: Run, number: int, policy: Path, predictor: Path | None) -> Path:
     scored = score_prompts.fn(run.path, number, policy=policy, predictor=predictor)
     roots = allocate_roots.fn(run.path, number, scored=scored)
     generated = generate.fn(run.path, number, policy=policy, roots=roots)
-    factual = verify_factual.fn(run.path, number, forest=generated)
+    factual: Path = verify_factual.fn(run.path, number, forest=generated)
+    if not make_arm(run.params).branches:
+        return factual
     expanded = expand_prefixes.fn(run.path, number, policy=policy, predictor=predictor, factual=factual)
     verified: Path = verify_counterfactual.fn(run.path, number, forest=expanded)
     return verified
@@ -104,26 +105,18 @@ def anchors(run: Run, number: int) -> list[Prefix]:
 
 def fit(run: Run, kind: str, policies: list[Path], folder: Path) -> tuple[list[Path], float]:
     """Fits a kind on the run's forests, as it goes; returns its state before each iteration and seconds per fit."""
-    params = settings(
-        folder,
-        run.params.run.seed,
-        **{"predictor.name": kind, **CHANGES.get(kind, {})},
-    )
+    params = settings(folder, run.params.run.seed, **{"predictor.name": kind, **CHANGES.get(kind, {})})
     train_prompts, states, spent = prompts(params, "train"), [], 0.0
     state: Path | None = None
     for number in range(max(MEASURED)):
-        prefixes: list[Prefix] = []
-        labels = []
-        for k in range(number, max(-1, number - 1 - params.predictor.replay), -1):
-            forest = read_forest(run.iteration(k) / "forest.parquet")
-            sum_N, count_N = own_rollouts(forest)
-            rows = np.flatnonzero(~forest.is_terminal_N & (count_N > 0))
-            prefixes += prefixes_of(forest, rows.tolist(), train_prompts)
-            labels.append((sum_N[rows], count_N[rows]))
+        replayed = range(number, max(-1, number - 1 - params.predictor.replay), -1)
+        forests = [read_forest(run.iteration(k) / "forest.parquet") for k in replayed]
+        labels = [labels_of(forest, train_prompts) for forest in forests]
         start = time.perf_counter()
         model = make_predictor(params, policies[number], state)
-        k_N, n_N = (np.concatenate(each) for each in zip(*labels, strict=True))
-        model.fit(prefixes, k_N, n_N, len(labels[0][0]), seed=number)
+        prefixes = [prefix for each, _, _ in labels for prefix in each]
+        successes, trials = (np.concatenate([label[part] for label in labels]) for part in (1, 2))
+        model.fit(prefixes, successes, trials, len(labels[0][0]), seed=number)
         spent += time.perf_counter() - start
         state = folder / f"{kind}-{run.params.run.seed}-{number}"
         model.save(state)
@@ -149,7 +142,7 @@ def _study(seed: int, folder: Path) -> dict[str, list[float]]:
         )
         where = anchors(run, number)
         truth[number] = where, oracle.predict(where).mean_A
-    for kind in KINDS if folder.name == "hard" else [Params().predictor.name]:
+    for kind in KINDS if folder.name == "hard" else [compose({}).predictor.name]:
         states, seconds = fit(run, kind, policies, folder)
         params = settings(folder, seed, **{"predictor.name": kind})
         found.setdefault(f"{kind}/seconds", []).append(seconds)
@@ -195,7 +188,7 @@ def measure(setting: str, seeds: int) -> dict[str, np.ndarray]:
 
 
 def main(seeds: int) -> None:
-    default, mean = Params().predictor.name, measure("hard", seeds)
+    default, mean = compose({}).predictor.name, measure("hard", seeds)
     easy = measure("default", seeds)
     flat, learned, oracle = (mean[f"{name}/effective_ratio"].mean() for name in ("flat", "learned", "oracle"))
     record(

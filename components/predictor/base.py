@@ -132,7 +132,7 @@ class Predictor(Plugin):
     def fit(
         self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
     ) -> dict[str, float]:
-        """Learns from successes among so many scored rollouts, both (N,); returns metrics of the fit.
+        """Learns from successes among so many scored rollouts, both (A,); returns metrics of the fit.
 
         The first `new` prefixes are those of the newest iteration; the others were there in earlier fits.
         """

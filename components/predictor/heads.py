@@ -37,7 +37,7 @@ class BetaEnsemble(nn.Module):
         hide: Number of first features that every other member does not see, from the second on.
     """
 
-    def __init__(self, features: int, hidden: int, members: int, hide: int = 0) -> None:
+    def __init__(self, features: int, hidden: int, members: int, hide: int) -> None:
         super().__init__()
         self.hide, self.members, self.hidden = hide, members, hidden
         weight = 2 * torch.rand(members, features, hidden) - 1
@@ -54,9 +54,8 @@ class BetaEnsemble(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and concentration of each member's Beta distribution, both (E, A), from features (A, F)."""
         inner = torch.addmm(self.inner_bias, features[:, self.hide :], self.inner).view(-1, self.members, self.hidden)
-        if self.hide:
-            seen = features[:, : self.hide] @ self.inner_hidden
-            inner[:, 0::2] += seen.view(-1, (self.members + 1) // 2, self.hidden)
+        seen = features[:, : self.hide] @ self.inner_hidden
+        inner[:, 0::2] += seen.view(-1, (self.members + 1) // 2, self.hidden)
         hidden = nn.functional.gelu(inner).transpose(0, 1)
         return mean_and_concentration(hidden @ self.outer + self.outer_bias)
 
@@ -78,7 +77,7 @@ def beta_binomial_nll(mean: Tensor, concentration: Tensor, successes: Tensor, tr
 
 
 def mixture_belief(mean: Tensor, concentration: Tensor) -> Belief:
-    """The Beta distribution with mean and variance of the equal mixture of E distributions, from (E, N).
+    """The Beta distribution with mean and variance of the equal mixture of E distributions, from (E, A).
 
     Its variance is the mean of the variances plus the variance of the means: what the members disagree about is not
     known. Where a number is NaN, the belief is that of one who knows nothing, and a warning says so.
@@ -106,7 +105,7 @@ def fit_beta_binomial(
     seed: int,
     max_norm: float | None = None,
 ) -> dict[str, float]:
-    """Maximises the beta-binomial likelihood of the labels (App. E.6, with this likelihood for the squared error).
+    """Maximises the beta-binomial likelihood of the labels, where App. E.6 has a squared error.
 
     A fit that diverges is undone, with a warning: the predictor only says where rollouts go, and a run of days must not
     end by it.
@@ -124,33 +123,31 @@ def fit_beta_binomial(
     Returns:
         `fit_loss`, the mean loss per rollout over the last ten steps (NaN if nothing was fitted), and `fit_prefixes`.
     """
-    loss_of_fit = float("nan")
-    if prefixes:
-        k_A, n_A = (torch.tensor(each, dtype=torch.float32) for each in (successes, trials))
-        weight_A = torch.tensor([params.root_weight if p.turn == 0 else 1.0 for p in prefixes])
-        optimizer = torch.optim.AdamW(
-            module.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
-        )
-        generator, losses = torch.Generator().manual_seed(seed % 2**31), []
-        before = {name: weight.clone() for name, weight in module.state_dict().items()}
-        for _ in range(params.steps):
-            rows = torch.randint(len(prefixes), (min(params.batch_size, len(prefixes)),), generator=generator)
-            k, n, weight = k_A[rows], n_A[rows], weight_A[rows]
-            loss = (beta_binomial_nll(*beliefs(rows), k, n) * weight).sum(-1) / (n * weight).sum()
-            optimizer.zero_grad()
-            loss.sum().backward()  # type: ignore[no-untyped-call]
-            if max_norm is not None:
-                nn.utils.clip_grad_norm_(module.parameters(), max_norm)
-            optimizer.step()
-            losses.append(float(loss.detach().mean()))
-        if np.isfinite(losses[-1]) and all(torch.isfinite(weight).all() for weight in module.parameters()):
-            loss_of_fit = float(np.mean(losses[-10:]))
-        else:
-            module.load_state_dict(before)
-            logger.warning(
-                "the predictor's loss is not finite; its fit was undone: try a lower predictor.learning_rate"
-            )
-    return {"fit_loss": loss_of_fit, "fit_prefixes": float(len(prefixes))}
+    metrics = {"fit_loss": float("nan"), "fit_prefixes": float(len(prefixes))}
+    if not prefixes:
+        return metrics
+    k_A, n_A = (torch.tensor(each, dtype=torch.float32) for each in (successes, trials))
+    weight_A = torch.tensor([params.root_weight if p.turn == 0 else 1.0 for p in prefixes])
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
+    )
+    generator, losses = torch.Generator().manual_seed(seed % 2**31), []
+    before = {name: weight.clone() for name, weight in module.state_dict().items()}
+    for _ in range(params.steps):
+        rows = torch.randint(len(prefixes), (min(params.batch_size, len(prefixes)),), generator=generator)
+        k, n, weight = k_A[rows], n_A[rows], weight_A[rows]
+        loss = (beta_binomial_nll(*beliefs(rows), k, n) * weight).sum(-1) / (n * weight).sum()  # per rollout
+        optimizer.zero_grad()
+        loss.sum().backward()  # type: ignore[no-untyped-call]
+        if max_norm is not None:
+            nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+        optimizer.step()
+        losses.append(float(loss.detach().mean()))
+    if np.isfinite(losses[-1]) and all(torch.isfinite(weight).all() for weight in module.parameters()):
+        return metrics | {"fit_loss": float(np.mean(losses[-10:]))}
+    module.load_state_dict(before)
+    logger.warning("the predictor's loss is not finite; its fit was undone: try a lower predictor.learning_rate")
+    return metrics
 
 
 def save_state(module: nn.Module, file: Path) -> None:

@@ -19,14 +19,14 @@ class Pass:
 
     Attributes:
         tokens: Token ids (B, T).
-        index_N: Which of the given histories are read off this pass.
-        row_N, last_N: The row of each, and the position of its last token.
+        index_A: Which of the given histories are read off this pass.
+        row_A, last_A: The row of each, and the position of its last token.
     """
 
     tokens: Tensor
-    index_N: Tensor
-    row_N: Tensor
-    last_N: Tensor
+    index_A: Tensor
+    row_A: Tensor
+    last_A: Tensor
 
 
 def passes(histories: Sequence[list[int]], tokens: int = FORWARD_TOKENS) -> Iterator[Pass]:
@@ -52,12 +52,12 @@ def _pass(histories: Sequence[list[int]], groups: list[list[int]]) -> Pass:
     for row, group in enumerate(groups):
         padded[row, : len(histories[group[0]])] = torch.tensor(histories[group[0]])
     index = [i for group in groups for i in sorted(group)]
-    row_N = torch.tensor([row for row, group in enumerate(groups) for _ in group])
-    return Pass(padded, torch.tensor(index), row_N, torch.tensor([len(histories[i]) - 1 for i in index]))
+    row_A = torch.tensor([row for row, group in enumerate(groups) for _ in group])
+    return Pass(padded, torch.tensor(index), row_A, torch.tensor([len(histories[i]) - 1 for i in index]))
 
 
 def read(histories: Sequence[list[int]], width: int, at: Callable[[Pass], Tensor]) -> Tensor:
-    """What `at` reads off each pass, (its N, width), in the order of the histories: (N, width)."""
-    parts = [(each.index_N, at(each)) for each in passes(histories)]
+    """What `at` reads off each pass, (its A, width), in the order of the histories: (A, width)."""
+    parts = [(each.index_A, at(each)) for each in passes(histories)]
     out = torch.empty(len(histories), width)
     return out.index_copy(0, torch.cat([i for i, _ in parts]), torch.cat([v for _, v in parts])) if parts else out

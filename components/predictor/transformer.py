@@ -87,9 +87,9 @@ class Encoder(Predictor):
         return fit_beta_binomial(self.network, beliefs, prefixes, successes, trials, self.params, seed, max_norm=1.0)
 
     def _read(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
-        """Mean and concentration at the end of each prefix, both (N,)."""
+        """Mean and concentration at the end of each prefix, both (A,)."""
         output = read(
-            [p.token_ids for p in prefixes], 2, lambda part: self.network(part.tokens)[part.row_N, part.last_N]
+            [p.token_ids for p in prefixes], 2, lambda part: self.network(part.tokens)[part.row_A, part.last_A]
         )
         return mean_and_concentration(output)
 

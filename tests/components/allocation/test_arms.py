@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from components.allocation.anchors import Anchors, Belief, Seen
 from components.allocation.arm import Arm, root_rounds
 from components.allocation.arms import ARMS
+from components.allocation.arms.trace import Trace
 from components.allocation.arms.trace_unified import TraceUnified
 from components.allocation.budget import Budget, cost_of
+from components.build import make_arm
+from components.params.root import compose
+from components.planning.stages import rollouts_of
 from tests.components.allocation.conftest import anchors_of
 
 BUDGETS = st.builds(
@@ -253,3 +257,13 @@ def test_unified_queue_in_tokens_keeps_to_tokens_not_to_units():
 def test_unified_queue_leaves_anchors_of_unknown_length_to_the_end():
     anchors = anchors_of([0, 1, 2], [0, 0, 0], [4, 4, 4], [0.0, 0.9, 0.2], tokens=[100, np.nan, 10])
     assert continuations(ARMS["trace-unified"](), anchors, [4], Budget(4, 1))[1] == 0
+
+
+def test_an_arm_of_a_plug_in_is_planned_as_the_arm_that_it_is_derived_from(monkeypatch):
+    class Mine(Trace):
+        name = "my-trace"
+
+    monkeypatch.setitem(ARMS._found, "my-trace", Mine)
+    mine, trace = (compose({"allocation": {"arm": name}}) for name in ("my-trace", "trace"))
+    assert type(make_arm(mine)) is Mine
+    assert rollouts_of(mine) == rollouts_of(trace) == (128, 256)

@@ -15,10 +15,10 @@ def test_every_history_is_read_at_its_end_and_no_beginning_twice():
     histories = [chain[:cut] for chain in chains for cut in (2, 4, len(chain), len(chain))]
     found = list(passes(histories, tokens=64))
     assert len(found) > 1
-    assert sorted(i for each in found for i in each.index_N.tolist()) == list(range(len(histories)))
+    assert sorted(i for each in found for i in each.index_A.tolist()) == list(range(len(histories)))
     for each in found:
         assert each.tokens.numel() <= 64
-        for index, row, last in zip(each.index_N, each.row_N, each.last_N, strict=True):
+        for index, row, last in zip(each.index_A, each.row_A, each.last_A, strict=True):
             assert each.tokens[row, : last + 1].tolist() == histories[int(index)]
     assert sum(len(each.tokens) for each in found) == len(nested(histories))
     assert [each.tokens.shape for each in passes([[1] * 9, [2]], tokens=4)] == [(1, 1), (1, 9)]  # the longer one alone
@@ -27,7 +27,7 @@ def test_every_history_is_read_at_its_end_and_no_beginning_twice():
 def test_what_is_read_keeps_order_and_gradient():
     weight = torch.ones(1, requires_grad=True)
     histories = [[1, 2, 3], [1, 2], [5]]
-    out = read(histories, 1, lambda p: (p.tokens[p.row_N, p.last_N] * weight)[:, None])
+    out = read(histories, 1, lambda p: (p.tokens[p.row_A, p.last_A] * weight)[:, None])
     assert out[:, 0].tolist() == [3.0, 2.0, 5.0]
     out.sum().backward()
     assert weight.grad is not None
