@@ -40,6 +40,7 @@ class MlflowSync:
     def __init__(self, run: Run, tags: dict[str, str], wait: float = 30.0) -> None:
         self.run, self.tags, self.wait = run, tags, wait
         self.failure: str | None = None
+        self._began = time.time()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._client: Any = None
         self._mlflow_run_id: str | None = None
@@ -141,11 +142,11 @@ class MlflowSync:
         experiment = client.get_experiment_by_name(name)
         kind = {"mlflow.experimentKind": "custom_model_development"}  # the pages for training, not those for prompts
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(name, tags=kind)
-        began = [
+        earlier = [
             entry["began"] for entry in read_stages(self.run.iteration(0)).values()
-        ]  # before MLflow could be reached
-        start = _milliseconds(min([time.time(), *began]))
-        created = client.create_run(experiment_id, start_time=start, run_name=self.run.run_id)
+        ]  # of a run that MLflow missed
+        start = _milliseconds(min([self._began, *earlier]))
+        created = client.create_run(experiment_id, start, _tags(self.run), self.run.run_id)
         self.run.note(mlflow_run_id=created.info.run_id, mlflow_experiment_id=experiment_id)
         return created
 

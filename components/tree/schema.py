@@ -150,7 +150,7 @@ def _to_list(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_list(column.type):
         return list(column.to_pylist())
     lists = column.combine_chunks()
-    flat, bounds = lists.values.to_numpy(zero_copy_only=False).tolist(), lists.offsets.to_numpy().tolist()
+    flat, bounds = lists.values.to_pylist(), lists.offsets.to_pylist()  # `to_numpy` would import pandas
     return [flat[begin:end] for begin, end in pairwise(bounds)]
 
 
