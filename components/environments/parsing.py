@@ -121,9 +121,10 @@ def _bare_calls(text: str) -> tuple[tuple[Call, ...], str]:
         if not _BARE.match(body):
             if not (named := _NAMED.search(text)):
                 return (), text
-            begin = named.start()
-            begin = len(text[:begin].rstrip()) - 1 if text[:begin].rstrip().endswith("[") else begin
-            before, body = text[:begin].rstrip("` \n").removesuffix("```json"), text[begin:]
+            before, body = text[: named.start()].rstrip(), text[named.start() :]
+            if before.endswith("["):
+                before, body = before[:-1], f"[{body}"
+            before = before.rstrip("` \n").removesuffix("```json")  # a fence around the calls
     for end in _ENDS:
         body = body.rstrip().removesuffix(end)
     body = body.rstrip("` \n")

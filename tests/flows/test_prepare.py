@@ -70,7 +70,7 @@ def test_data_files_are_cut_into_splits_and_the_card_knows_their_contents(trace,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tictactoe"], "environment: name='tictactoe' is not known; choose one of multihop, calculator"),
+        (["tictactoe"], "environment.name='tictactoe' is not known; choose one of calculator, devices"),
         (["math"], "environment.name=math reads its prompts from data files; name them, e.g. --set"),
         (["math", "FILES", "none.jsonl"], "none.jsonl: no such data file in {cwd}, where relative paths begin"),
         (["search", "FILES", "/none/none.jsonl"], "/none/none.jsonl: no such data file\n"),

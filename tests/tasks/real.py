@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-from components.environments import ENVIRONMENTS
-from components.environments.base import Prompt
-from components.environments.functions import offered
-from components.environments.functions.bfcl import tool_schema
+from components.environments.base import Environment, Prompt
+from components.environments.functions.bfcl import offered, tool_schema
 from components.environments.functions.calls import hermes
 from components.environments.functions.gold import gold_turns
 from components.environments.functions.prompts import load_bfcl
@@ -132,13 +130,13 @@ def functions_script(prompts: list[Prompt]) -> Script:
     return script
 
 
-def builtin_script(task: str, prompts: list[Prompt]) -> Script:
+def builtin_script(environment: Environment, prompts: list[Prompt]) -> Script:
     """Plays the gold path, and now and then ends it too early with a wrong answer."""
     by_question = {prompt.question: prompt for prompt in prompts}
 
     def script(history: str, seed: int) -> str:
         prompt = by_question[history.partition("<|user|> ")[2].partition(" <|end|>")[0]]
-        turn = ENVIRONMENTS[task]().solve(prompt)[history.count("<|assistant|>") - 1]
+        turn = environment.solve(prompt)[history.count("<|assistant|>") - 1]
         return turn if seed % 4 else "<think> done </think> answer nothing"
 
     return script

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components import policy as policy_package
+from components import build
 from components.build import make_environment
-from components.environments.base import Prompt, search
+from components.environments import search
+from components.environments.base import Prompt
 from components.environments.search.retrieval import Bm25
 from components.errors import UserError
 from components.params.root import Params, compose
-from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.base import Completion, Request
 from components.policy.engines.transformers.engine import TransformersEngine
 from components.storage import read_json
 from components.tree.anchors import SUCCESS
@@ -54,7 +55,7 @@ class Recording(TransformersEngine):
 
 
 def run_once(params: Params, engine: Recording | Scripted, monkeypatch, name: str = "r") -> tuple[Run, Forest]:
-    monkeypatch.setattr(policy_package, "_engine", lambda settings: engine)
+    monkeypatch.setattr(build, "_engine", lambda settings: engine)
     run = open_run(params, name)
     train(run)
     return run, read_forest(run.iteration(0) / "forest.parquet")
@@ -105,7 +106,7 @@ def assert_replays(params: Params, forest: Forest, leaf: int) -> None:
         transition = environment.step(state, node.action)
         state = transition.state
         assert transition.stop_reason == node.stop_reason
-        assert (transition.answer if transition.done else transition.observation) == node.observation
+        assert (transition.answer, transition.observation) == (node.answer, node.observation)
 
 
 def assert_mixed_and_learned(run: Run, forest: Forest) -> None:
@@ -137,7 +138,7 @@ def test_built_in_task_warmed_up_and_scripted(params, tmp_path, monkeypatch, tas
     run, forest = run_once(settings, engine, monkeypatch)
     assert_sound(run, forest, engine.requests)
     assert any(n.observation and not n.is_terminal for n in forest.nodes if n.parent_id >= 0)
-    scripted = Scripted(builtin_script(task, all_prompts(settings)))
+    scripted = Scripted(builtin_script(make_environment(settings), all_prompts(settings)))
     run, forest = run_once(settings, scripted, monkeypatch, "scripted")
     assert_sound(run, forest, scripted.requests)
     assert_mixed_and_learned(run, forest)
@@ -231,7 +232,8 @@ def test_prompts_that_do_not_fit_are_counted_before_any_work(tmp_path, models):
     ):
         train(run)
     assert not (run.path / "iterations").exists()
-    fits = open_run(settings.model_copy(update={"engine": EngineParams(max_tokens=12000)}), "fits")
+    engine = settings.engine.model_copy(update={"max_tokens": 12000})
+    fits = open_run(settings.model_copy(update={"engine": engine}), "fits")
     warm_up_policy.fn(fits.path)
     assert 4000 < fits.manifest["longest_prompt"] < 12000
 
