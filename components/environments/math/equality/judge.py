@@ -134,6 +134,7 @@ def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     if not tokens or tokens[0].kind != "word" or len(tokens[0].text) != 1:
         return None
     letter, rest = tokens[0].text, tokens[1:]
+    bracket = bool(rest) and rest[0].is_op(")")
     if rest[:1] and rest[0].is_op(")", "]", ":", ".") and (opened or not rest[0].is_op("]")):
         closed, rest = True, rest[1:]
     elif len(rest) > 1 and rest[0].is_op("-") and rest[0].space and _is_text(rest[1:]):
@@ -144,7 +145,7 @@ def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
         rest = rest[1:]
     if (opened or rest) and not closed:
         return None
-    if (letter.islower() and not (opened or named)) or (rest and rest[0].text in (",", ";", "and", "or")):
+    if (letter.islower() and not (opened or named or bracket)) or (rest and rest[0].text in (",", ";", "and", "or")):
         return None
     return letter.upper(), rest
 
