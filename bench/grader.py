@@ -1,7 +1,7 @@
 """Wrong rewards, side by side: this grader and what others ship, over the pairs of the tests.
 
 A false positive is a wrong answer with a reward; the share of false negatives is that of right answers without one. A
-grader that raises or takes more than a second of CPU time gives no reward. The others, each by its published rule, in short:
+grader that raises or takes more than a second of CPU time gives no reward. The others, by their published rules:
 
 - `math_verify`: https://github.com/huggingface/Math-Verify, `verify(parse(gold), parse(answer))` as its README has it,
   the gold answer set in dollars and the answer in a box.
