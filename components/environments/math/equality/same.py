@@ -221,6 +221,8 @@ def _distinct(parts: Sequence[Node]) -> list[Node]:
 
 def _collections(gold: Node, answer: Node) -> bool:
     """Sets and lists without brackets have no order; points, and values that are named, have one."""
+    if gold.op not in _COLLECTIONS and answer.op == "list" and answer.text == "or":
+        return all(same(gold, part) for part in answer.args)  # 1/2 or 50%
     if gold.op not in _COLLECTIONS or answer.op not in _COLLECTIONS:  # {5} is 5
         one, other = (node.args[0] if node.op == "set" and len(node.args) == 1 else node for node in (gold, answer))
         return {one.op, other.op}.isdisjoint(_COLLECTIONS) and same(one, other)

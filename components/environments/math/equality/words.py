@@ -35,7 +35,9 @@ STOP = listed(
     "however except instead rather too also wait actually yes all any some every none other sqrt sin cos tan log ln pi "
     "i we you he she they do does did has have had mean means prime composite real integer integers positive negative "
     "works fails fail holds hold wins win loses lose satisfies exists converges diverges occurs suffices seems "
-    "ths squared cubed divides exceeds let ans solution solutions value values undefined mixed decimal binary"
+    "something anything everything nothing around nearly almost unlikely likely doubtful impossible invalid "
+    "rejected excluded discarded bad error attempt unknown unclear ths squared cubed divides exceeds let ans solution "
+    "solutions value values undefined mixed decimal binary"
 )
 
 
