@@ -1,7 +1,7 @@
 """Wrong rewards, side by side: this grader and what others ship, over the pairs of the tests.
 
 A false positive is a wrong answer with a reward; the share of false negatives is that of right answers without one. A
-grader that raises or takes more than a second of CPU time gives no reward. The others, each by its published rule:
+grader that raises or takes more than a second of CPU time gives no reward. The others, by their published rules:
 
 - `math_verify`: https://github.com/huggingface/Math-Verify, `verify(parse(gold), parse(answer))` as its README has it,
   the gold answer set in dollars and the answer in a box.
@@ -116,12 +116,12 @@ GRADERS: dict[str, Grader] = {
 def judge(task: list[str]) -> tuple[bool, float]:
     """The verdict of the named grader on a gold answer and an answer, and its CPU seconds."""
     name, gold, answer = task
-    begin = time.process_time()
+    begin = time.thread_time()
     try:
         verdict = GRADERS[name](gold, answer)
     except Exception:  # whatever a grader raises, it gives no reward
         verdict = False
-    return verdict, time.process_time() - begin
+    return verdict, time.thread_time() - begin
 
 
 for _name in GRADERS:

@@ -82,14 +82,13 @@ def _same_text(gold: str, answer: str) -> bool:
 
 
 def _variants(readings: list[Node], wanted: list[Node]) -> list[Node]:
-    """The readings, and those in which j or I is the imaginary unit, where the gold answer has one."""
-    if not any(part == IMAGINARY for node in wanted for part in node.walk()):
+    """The readings, and those in which j or I is the imaginary unit and E Euler's number, if the gold answer has it."""
+    constants = {part.text for node in wanted for part in node.walk() if part.op == "const"}
+    meant = dict.fromkeys(("j", "I"), IMAGINARY) if "i" in constants else {}
+    meant |= {"E": EULER} if "e" in constants else {}
+    if not meant:
         return readings
-    changed = [
-        rewrite(node, lambda part: IMAGINARY if part.op == "name" and part.text in ("j", "I") else part)
-        for node in readings
-    ]
-    return readings + [rewrite(node, lambda p: EULER if p.op == "name" and p.text == "E" else p) for node in changed]
+    return readings + [rewrite(n, lambda p: meant.get(p.text, p) if p.op == "name" else p) for n in readings]
 
 
 def _meaning(text: str) -> str:
@@ -134,6 +133,7 @@ def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     if not tokens or tokens[0].kind != "word" or len(tokens[0].text) != 1:
         return None
     letter, rest = tokens[0].text, tokens[1:]
+    bracket = bool(rest) and rest[0].is_op(")")
     if rest[:1] and rest[0].is_op(")", "]", ":", ".") and (opened or not rest[0].is_op("]")):
         closed, rest = True, rest[1:]
     elif len(rest) > 1 and rest[0].is_op("-") and rest[0].space and _is_text(rest[1:]):
@@ -144,7 +144,7 @@ def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
         rest = rest[1:]
     if (opened or rest) and not closed:
         return None
-    if (letter.islower() and not (opened or named)) or (rest and rest[0].text in (",", ";", "and", "or")):
+    if (letter.islower() and not (opened or named or bracket)) or (rest and rest[0].text in (",", ";", "and", "or")):
         return None
     return letter.upper(), rest
 
@@ -163,6 +163,16 @@ def _chosen(gold: tuple[str, list[Token]], answer: list[Token], text: str) -> bo
         return any(same(one, other) for one in read(text) for other in readings if other.op == "rel") or (
             False if readings else None
         )
-    if found[0] != gold[0] or any(_choice(found[1][n:]) for n, t in enumerate(found[1]) if t.is_op("(")):
+    if found[0] != gold[0] or _names_another(*found):
         return False
     return not (gold[1] and found[1]) or _whole(_text(gold[1]), _text(found[1])) is True
+
+
+def _names_another(letter: str, rest: list[Token]) -> bool:
+    """Whether the text of a choice goes on to another choice, as in C) 5 or D) 7."""
+    others = set("ABCDEFGHIJ") - {letter}
+    for index, token in enumerate(rest):
+        beside = [other.text for other in (*rest[max(0, index - 1) : index], *rest[index + 1 : index + 2])]
+        if token.kind == "word" and token.text in others and {"or", "and", "(", ")", ":", "."} & {*beside}:
+            return True
+    return False

@@ -21,7 +21,8 @@ _HEDGES = re.compile(
     r"gave up|stuck|tried|try|trying|instead|however|although|though|actually|wait|hmm+|oops|sorry|rather|unlikely|"
     r"likely|impossible|contradict\w*|somewhere|unknown|anything|alternatively|hope\w*|imagine\w*|pretend\w*|random|dunno|idk|"
     r"would have been|used to|thinks?|thought|believes?d?|friend|textbook|far from|reject\w*|rule[ds]? out|without|"
-    r"hardly|ignore|disregard|example|opposite|excluding|other|differs?|different)\b|n['’]t\b|\?|≠|!=|"
+    r"scratch|correction|never mind|second thought|hardly|ignore|disregard|example|opposite|excluding|other|differs?|"
+    r"different)\b|n['’]t\b|\?|≠|!=|"
     r"\\(?:neq?|not)(?![a-zA-Z])",
     re.IGNORECASE,
 )
@@ -43,8 +44,9 @@ _PIECE = re.compile(
 )
 # What changes a number that stands before it: such a sentence does not state the number.
 _CHANGED = re.compile(
-    r"\b(?:or|and|if|for|when|mod|modulo|factorial|squared|cubed|times|plus|minus|divided|divides|over|choose|to|than|less|"
-    r"halves|thirds|quarters|fifths|tenths|point|percent|hundred|thousand|million|billion|trillion|dozen|twice)\b|[=<>+*/^]",
+    r"\b(?:or|and|if|for|when|mod|modulo|factorial|squared|cubed|times|plus|minus|divided|divides|over|choose|"
+    r"to(?= \d)|than|less|halves|thirds|quarters|fifths|tenths|point|percent|hundred|thousand|million|"
+    r"billion|trillion|dozen|twice)\b|[=<>+*/^]",
     re.IGNORECASE,
 )
 _SUBJECT = re.compile(

@@ -20,6 +20,8 @@ def same(gold: Node, answer: Node) -> bool:
     gold, answer = (_signed(spread(node)) for node in (gold, answer))
     if gold == answer:
         return True
+    if (gold.op == "list") != (answer.op == "list") and (general := _general(gold) or _general(answer)):
+        return same(general, answer) if gold.op == "list" else same(gold, general)
     ops = {gold.op, answer.op}
     if ops <= SCALARS:
         return _scalars(gold, answer)
@@ -41,6 +43,15 @@ def same(gold: Node, answer: Node) -> bool:
     if ops & {*_COLLECTIONS}:
         return _collections(gold, answer)
     return False
+
+
+def _general(node: Node) -> Node | None:
+    """What stands before "k in Z" in a solution for all k; None in other lists."""
+    if node.op != "list" or len(node.args) != 2:
+        return None
+    first, last = node.args
+    whole = last.op == "rel" and last.text == "in" and last.args[1].text in ("mathbb{Z}", "mathbb{N}")
+    return first if whole and last.args[0].text in first.names() else None
 
 
 def _signed(node: Node) -> Node:
@@ -210,6 +221,8 @@ def _distinct(parts: Sequence[Node]) -> list[Node]:
 
 def _collections(gold: Node, answer: Node) -> bool:
     """Sets and lists without brackets have no order; points, and values that are named, have one."""
+    if gold.op not in _COLLECTIONS and answer.op == "list" and answer.text == "or":
+        return all(same(gold, part) for part in answer.args)  # 1/2 or 50%
     if gold.op not in _COLLECTIONS or answer.op not in _COLLECTIONS:  # {5} is 5
         one, other = (node.args[0] if node.op == "set" and len(node.args) == 1 else node for node in (gold, answer))
         return {one.op, other.op}.isdisjoint(_COLLECTIONS) and same(one, other)

@@ -32,20 +32,29 @@ degree: degree,deg
 percent: percent,pct
 am: am
 pm: pm
-degC: degc,C,celsius,centigrade
-degF: degf,F,fahrenheit
+degC: degc,celsius,centigrade
+degF: degf,fahrenheit
 K: K,kelvin
 N: N,newton; kN=1000
-J: J,joule; kJ=1000
-W: W,watt; kW,kw,kilowatt=1000
-V: V,volt
-A: A,ampere,amp
-Hz: Hz,hz,hertz; kHz,khz=1000; MHz=1000000
-Pa: Pa,pascal; kPa=1000
-mol: mol,mole
-Omega: Omega,ohm
-byte: byte,B; kB,KB,kilobyte=1000; MB,megabyte=1000000
+J: J,joule; kJ=1000; eV=801088317/5000000000000000000000000000; cal,calorie=523/125; kcal=4184; Wh=3600; kWh=3600000
+W: W,watt; kW,kw,kilowatt=1000; mW=1/1000; MW,megawatt=1000000; GW=1000000000
+V: V,volt; kV=1000; mV=1/1000
+A: A,ampere,amp; mA=1/1000
+Hz: Hz,hz,hertz; kHz,khz=1000; MHz=1000000; GHz=1000000000
+Pa: Pa,pascal; kPa=1000; MPa=1000000; bar=100000; atm=101325
+psi: psi
+mol: mol,mole; mmol=1/1000
+byte: byte,B; kB,KB,kilobyte=1000; MB,megabyte=1000000; GB,gigabyte=1000000000; TB=1000000000000
 bit: bit
+dB: dB,decibel
+ppm: ppm
+Omega: Omega,ohm
+C: C,coulomb
+F: F,farad
+T: T,tesla
+H: H,henry
+acre: acre
+ha: ha,hectare
 """
 _SPEEDS = {"mph": "mi h", "kph": "km h", "kmph": "km h", "kmh": "km h", "fps": "ft s", "mps": "m s", "rpm": "rev min"}
 MONEY = {"$": "dollar", "€": "euro", "£": "poundsterling", "¥": "yen", "₹": "rupee", "¢": "cent"}
@@ -70,7 +79,8 @@ def _table() -> dict[str, tuple[Fraction, str]]:
 
 _UNITS = _table()
 _MILLI = listed("mm mg ml ms mw mv ma mj mhz mpa mb")  # and not mega-, which is spelled M
-_LETTERS = listed("m g s h L l N J W V A K")  # units of one letter
+_LETTERS = listed("m g s h L l N J W V A K")  # units of one letter, also outside of upright text
+_UPRIGHT = _LETTERS | listed("F C T H B")
 
 
 def singular(word: str) -> str:
@@ -104,7 +114,7 @@ def may_begin(token: Token, lone: bool) -> bool:
     if token.kind != "word" or word.casefold() in STOP:
         return False
     if len(word) == 1:
-        return word in _LETTERS and (token.quoted or (lone and token.space))
+        return (word in _UPRIGHT and token.quoted) or (word in _LETTERS and lone and token.space)
     if word.casefold() in ("square", "sq", "cubic", "cu"):
         return True
     if word in CODES or token.quoted or known(word) is not None or word in _SPEEDS or word.casefold() in _EMPTY:
@@ -152,8 +162,10 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
             exponent, used = _raised(tokens[index:])
             index += used
             count += 1
-            if word in ("degree", "degrees") and tokens[index:] and tokens[index].text.casefold()[0] in "cf":
-                continue  # of Celsius or Fahrenheit
+            scale_ = tokens[index].text.casefold() if word in ("degree", "degrees") and tokens[index:] else ""
+            if scale_ in ("c", "f", "celsius", "fahrenheit"):
+                tokens = [*tokens[:index], Token("word", f"deg{scale_[0]}"), *tokens[index + 1 :]]
+                continue
             for name, direction in _parts(token):
                 exponent_ = sign * direction * power * exponent
                 if (entry := known(name)) is None:

@@ -34,8 +34,10 @@ STOP = listed(
     "could may can cannot should would guess unsure so thus hence therefore answer equals equal approximately about "
     "however except instead rather too also wait actually yes all any some every none other sqrt sin cos tan log ln pi "
     "i we you he she they do does did has have had mean means prime composite real integer integers positive negative "
-    "works work fails fail holds hold wins win loses lose satisfies exists converges diverges occurs suffices seems "
-    "ths squared cubed divides exceeds let ans solution solutions value values undefined mixed decimal binary"
+    "works fails fail holds hold wins win loses lose satisfies exists converges diverges occurs suffices seems "
+    "something anything everything nothing around nearly almost unlikely likely doubtful impossible invalid "
+    "rejected excluded discarded bad error attempt unknown unclear ths squared cubed divides exceeds let ans solution "
+    "solutions value values undefined mixed decimal binary"
 )
 
 
