@@ -1,4 +1,4 @@
-"""Every gold path of the function-calling data through the environment and the verifier, and corrupted ones.
+"""Every gold path of the function-calling data through the environment, and corrupted ones.
 
 For each category: the share of gold paths that score 1, of paths with one call dropped or one argument changed that
 score 0, and the rows where it is otherwise. For the multi-turn categories each verdict is compared with that of the
@@ -15,17 +15,16 @@ from copy import deepcopy
 from typing import Any
 
 from bench.results import record
-from components.environments.base import Prompt, bfcl
-from components.environments.functions import Functions
+from components.environments.base import Prompt
+from components.environments.functions import Functions, bfcl
 from components.environments.functions.calls import Turns, read_turns
 from components.environments.functions.gold import gold_turns, play
 from components.environments.functions.prompts import CATEGORIES, MULTI_TURN, load_bfcl
-from components.environments.functions.verdicts import FunctionCalls
 from components.environments.parsing import Call
 
 
 def answer_of(prompt: Prompt, turns: Turns) -> str | None:
-    """What the environment hands to the verifier after these calls."""
+    """What the environment scores after these calls."""
     environment = Functions()
     state = environment.reset(prompt)
     for text in play(turns):
@@ -96,27 +95,22 @@ def reference_verdict(prompt: Prompt, turns: Turns) -> bool:
 
 
 def variants(prompt: Prompt) -> Iterator[tuple[str, Turns]]:
-    """The gold path and the corrupted ones; where no call is asked for, or any call, the opposite is the corrupted."""
-    silent, calling = [[]], [[[Call("any", {})]]]
-    match prompt.metadata["category"]:
-        case "live_relevance":
-            yield from (("gold", calling), ("changed", silent))
-        case "irrelevance" | "live_irrelevance":
-            yield from (("gold", silent), ("changed", calling))
-        case _:
-            yield "gold", gold_turns(prompt)
-            yield from corrupt(gold_turns(prompt))
+    """The gold path and the corrupted ones; where no call is asked for, any is the corrupted one."""
+    yield "gold", gold_turns(prompt)
+    if prompt.metadata["category"].endswith("irrelevance"):
+        yield "changed", [[[Call("any", {})]]]
+    yield from corrupt(gold_turns(prompt))
 
 
 def main() -> None:
-    verifier, agreed = FunctionCalls(), list[bool]()
+    environment, agreed = Functions(), list[bool]()
     right: dict[str, list[bool]] = {}
     for category in CATEGORIES:
         group = "multi_turn" if category in MULTI_TURN else "single_turn"
         counts: dict[str, list[bool]] = {}
         for prompt in load_bfcl([category]):
             for kind, turns in variants(prompt):
-                score = verifier.score(prompt, answer_of(prompt, turns))
+                score = environment.score(prompt, answer_of(prompt, turns))
                 as_wanted = score == float(kind == "gold")
                 counts.setdefault(kind, []).append(as_wanted)
                 right.setdefault(f"functions_{group}_{kind}_right", []).append(as_wanted)

@@ -1,8 +1,7 @@
 """Gold proves the environment: over whole data files, the gold answer scores 1 and a corrupted one 0.
 
-Each row is judged through the environment and the verifier, in three forms that models write: the answer in a box, the
-answer in a sentence, and a wrong answer in a box; the first is also judged by math-verify alone, since equal texts need
-no mathematics.
+Each row is judged through the environment, in three forms that models write: the answer in a box, the
+answer in a sentence, and a wrong answer in a box. A fourth figure is the share that is read as mathematics.
 
 Run from the repository: python -m bench.math_gold FILE...
 """
@@ -17,10 +16,10 @@ from pathlib import Path
 from bench.results import record
 from components.environments.base import Prompt
 from components.environments.math import MathWithPython
-from components.environments.math.grader import MathVerify
+from components.environments.math.equality.forms import read
+from components.environments.math.equality.same import same
 from components.environments.math.problems import load_math
 from components.environments.verify import verify
-from components.workers.pool import Workers
 
 
 def corrupt(answer: str) -> str:
@@ -44,22 +43,25 @@ def answers(prompt: Prompt) -> dict[str, str]:
 
 def judge(prompts: list[Prompt]) -> dict[str, list[tuple[Prompt, object]]]:
     """The rows that do not come out as they should, with what came out, by form."""
-    environment, verifier = MathWithPython(), MathVerify()
+    environment = MathWithPython()
 
     def outcome(task: tuple[Prompt, str]) -> float | str | None:
         prompt, text = task
-        result = verify(verifier, prompt, environment.step(environment.reset(prompt), text).answer)
+        result = verify(environment, prompt, environment.step(environment.reset(prompt), text).answer)
         return result.status if result.reward is None else result.reward
 
     bad: dict[str, list[tuple[Prompt, object]]] = {}
-    with ThreadPoolExecutor(verifier.parallel) as threads:
+    with ThreadPoolExecutor(environment.parallel_scores) as threads:
         for form, right in (("box", 1.0), ("sentence", 1.0), ("wrong", 0.0)):
             found = list(threads.map(outcome, [(prompt, answers(prompt)[form]) for prompt in prompts]))
             bad[form] = [(prompt, one) for prompt, one in zip(prompts, found, strict=True) if one != right]
-    with Workers("components.environments.math.grade_math:grade", verifier.parallel) as workers:
-        replies = workers.map([[prompt.answer, prompt.answer] for prompt in prompts])
-    bad["alone"] = [(p, r.value) for p, r in zip(prompts, replies, strict=True) if r.value is not True]
+    bad["read"] = [(prompt, "text") for prompt in prompts if not _is_read(prompt.answer)]
     return bad
+
+
+def _is_read(gold: str) -> bool:
+    """Whether a gold answer is read as mathematics and equals itself; words and letters are compared as text."""
+    return any(same(one, other) for one in read(gold) for other in read(gold, answer=True))
 
 
 def main(paths: list[str]) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from components.allocation.roots_dp import plan_roots_dp
 
 from bench.results import record
 from components.allocation.anchors import Anchors, Belief
 from components.allocation.budget import Budget
 from components.allocation.prefixes import plan_prefixes
 from components.allocation.roots import plan_roots
-from components.allocation.roots_dp import plan_roots_dp
 from components.allocation.utilities import root_utility
 from components.simulation import NoisyPredictor, Population, sweep
 from flows.simulate import MAIN_ARMS
@@ -40,7 +40,7 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
 
 
 def pool(prompts: int, concentration: float = np.inf) -> Belief:
-    """Success rates from a U-shaped law."""
+    """Success rates from a U-shaped distribution."""
     return Belief(np.random.default_rng(0).beta(0.2, 0.2, prompts), np.full(prompts, concentration))
 
 

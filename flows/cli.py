@@ -26,9 +26,8 @@ from components.secrets import masked
 from flows.compare import compare
 from flows.new import new
 from flows.plan import plan
-from flows.report import report
+from flows.show import report, view
 from flows.simulate import simulate
-from flows.view import view
 
 app = typer.Typer(
     help="TRACE: reinforcement learning of language-model agents that decides where to spend rollouts.",
@@ -81,7 +80,7 @@ def train(
         logging.getLogger(name_of_logger).addHandler(_Warnings(logging.WARNING))
     with (
         _interruptible(go_on),
-        Display(console, settings.run.iterations) as display,
+        Display(console, settings) as display,
         prefect_api(Path.cwd()) as api,
     ):
         display.stage("starting", 0, 0)

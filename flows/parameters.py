@@ -37,7 +37,7 @@ def page() -> str:
         if name not in CHOSEN:
             parts.append(_section(name, name, type(section)))
             continue
-        registry, key, default = CHOSEN[name]
+        registry = CHOSEN[name][0]
         shared = set(registry.base.Params.model_fields)
         parts.append(_section(name, name, registry.base.Params))
         rows = [_row([f"`{entry}`", meaning(registry[entry])]) for entry in registry]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from components.params.root import Params
 
 
 class Display:
@@ -17,11 +20,11 @@ class Display:
 
     Args:
         console: Where to draw.
-        iterations: Iterations of the whole run.
+        params: Those of the run.
     """
 
-    def __init__(self, console: Console, iterations: int) -> None:
-        self.console, self.iterations = console, iterations
+    def __init__(self, console: Console, params: Params) -> None:
+        self.console, self.params = console, params
         self._progress = Progress(
             TextColumn("{task.description:24}"),
             BarColumn(),
@@ -30,7 +33,7 @@ class Display:
             console=console,
             transient=True,
         )
-        self._run = self._progress.add_task("iterations", total=iterations, visible=False)
+        self._run = self._progress.add_task("iterations", total=params.run.iterations, visible=False)
         self._lock = threading.Lock()
         self._bars: dict[str, TaskID] = {}
         self._shards: dict[str, dict[int, tuple[int, int]]] = {}  # of each stage in progress: done and total by shard
@@ -63,7 +66,7 @@ class Display:
     def iteration(self, line: dict[str, Any]) -> None:
         from tasks.summary import one_line
 
-        self.console.print(one_line(line), highlight=False)
+        self.console.print(one_line(line, self.params), highlight=False)
         self._progress.update(self._run, completed=line["iteration"] + 1, visible=True)
 
 
@@ -79,11 +82,12 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     for column in ("", "first", "last", "mean"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("accuracy on held-out prompts", number("accuracy/first"), number("accuracy/last"), "")
-    table.add_row(
-        "effective ratio, by prompt", *(number(f"effective_ratio/prompts{s}") for s in ("/first", "/last", ""))
-    )
+    ratios = [number(f"effective_ratio/prompts{when}") for when in ("/first", "/last", "")]
+    table.add_row("effective ratio, by prompt", *ratios)
     table.add_row("continuations that flip the outcome", "", "", number("tree/flip_rate"))
     console.print(table)
+    if why := summary["nothing_learnt"]:
+        console.print(f"[yellow]Warning:[/] {why}", highlight=False)
     units, factual, continuations = (summary[f"budget/{k}"] for k in ("units", "factual_rollouts", "continuations"))
     console.print(
         f"The budget: {units:,.0f} units = {factual:,.0f} factual rollouts + {continuations:,.0f} continuations at ½; "

@@ -137,10 +137,10 @@ def _checked_arms(text: str) -> list[str]:
     from components.allocation.arms import ARMS
 
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    known = list(ARMS)
+    known = [name for name, arm in ARMS.items() if arm.samples]
     for name in names:
         if name not in known:
-            raise UserError(f"--arms: {name!r} is no arm; there is {', '.join(known)}")
+            raise UserError(f"--arms: {name!r} is no arm that can be simulated; there is {', '.join(known)}")
     if not names:
         raise UserError(f"--arms={text!r} names no arm; there is {', '.join(known)}")
     return names

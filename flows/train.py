@@ -20,9 +20,9 @@ from tasks.evaluate import evaluate
 from tasks.expand import expand_prefixes
 from tasks.mlflow_sync import MlflowSync
 from tasks.prepare import data_hash, prepare_data, warm_up_policy
-from tasks.record import record
+from tasks.record import publish_report, record
 from tasks.refit import refit_predictor
-from tasks.report import publish_report
+from tasks.report import commit
 from tasks.retain import retain
 from tasks.run import Run, lock, open_run
 from tasks.sample import allocate_roots, generate, refill_roots
@@ -77,6 +77,7 @@ def trace(
     settings = _settings(params, overrides, arm, seed)
     run = open_run(settings, run_id or runtime.flow_run.name)
     with lock(run, settings.run.store):
+        run.note(commit=commit())
         data, policy = prepare_data(run.path), warm_up_policy(run.path)
         predictor: Path | None = None
         shown: UUID | None = None  # the run's table in Prefect

@@ -36,11 +36,9 @@ def show_run(run: Run, iterations: int, shown: UUID | None) -> UUID | None:
     """A table of the newest of the finished iterations; returns its id, which brings it up to date."""
     lines = run.metrics(max(0, iterations - ROWS))
     rows = [{title: _plain(line.get(key)) for title, key in COLUMNS.items()} for line in lines]
-    chosen = run.params
-    about = (
-        f"Run {run.run_id}: arm {chosen.allocation.arm}, seed {chosen.run.seed}, {chosen.run.iterations} iterations. "
-        + _links(run)
-    )
+    arm, about_run = run.params.allocation.arm, run.params.run
+    what = f"Run {run.run_id}: arm {arm}, seed {about_run.seed}, {about_run.iterations} iterations."
+    about = f"{what} {_links(run)}"
 
     def show(key: str) -> UUID:
         if shown is None:
@@ -52,7 +50,7 @@ def show_run(run: Run, iterations: int, shown: UUID | None) -> UUID | None:
     return _show(run, "iterations", show) or shown
 
 
-def show_iteration(run: Run, title: str, line: dict[str, Any]) -> None:
+def show_iteration(run: Run, number: int, line: dict[str, Any]) -> None:
     """A table of an iteration: effective ratio, budget by stage, calibration."""
     rows = [
         {"group": group, "metric": name, "value": _plain(value)}
@@ -60,6 +58,7 @@ def show_iteration(run: Run, title: str, line: dict[str, Any]) -> None:
         for group, _, name in [key.partition("/")]
         if name
     ]
+    title = f"Run {run.run_id}, iteration {number}"
     about = f"{title}: where the budget went, and how good the predictions were. {_links(run)}"
     _show(run, "", lambda key: create_table_artifact(rows, key=key, description=about))
 

@@ -14,7 +14,7 @@ import numpy as np
 from components.errors import UserError
 from components.params.root import flatten, may_change
 from components.storage import atomic_path, read_parquet, write_json, write_text
-from components.tracking.compare import Curve, by_title, compare, flat, markdown
+from components.tracking.compare import Curve, Row, by_title, flat, markdown, summarise
 from components.tracking.figures import FIGURES
 from components.tree.schema import NODE_SCHEMA
 from tasks.run import Run
@@ -39,13 +39,11 @@ def read_curves(runs: Sequence[Run], label: str = "") -> list[Curve]:
         mine = [run for run in runs if run.params.environment.name == task]
         params = [flatten(run.params.model_dump()) for run in mine]
         free = NOT_THE_SETTING.union(*(may_change(run.params) for run in mine))
-        keys = [
-            k
-            for k in dict.fromkeys(k for p in params for k in p)
-            if k not in free and len({str(p.get(k)) for p in params}) > 1
-        ]
+        known = dict.fromkeys(key for values in params for key in values if key not in free)
+        # A key that only some arms have is part of the arm, and tells only its own runs apart.
+        keys = [key for key in known if len({str(values[key]) for values in params if key in values}) > 1]
         for run, values in zip(mine, params, strict=True):
-            different = [f"{k}={values.get(k)}" for k in keys]
+            different = [f"{key}={values[key]}" for key in keys if key in values]
             curves.append(_curve(run, ", ".join(filter(None, [label, *different]))))
     return curves
 
@@ -102,16 +100,14 @@ def _depths(run: Run, iterations: int) -> np.ndarray:
     return counts
 
 
-def write_comparison(
-    curves: Sequence[Curve], folder: Path, baseline: str, accuracy: float | None = None
-) -> list[dict[str, Any]]:
-    """Writes the tables, their numbers and the figures; returns the rows of `components.tracking.compare.compare`.
+def write_comparison(curves: Sequence[Curve], folder: Path, baseline: str, accuracy: float | None = None) -> list[Row]:
+    """Writes the tables, their numbers and the figures; returns the rows of `components.tracking.compare.summarise`.
 
     The files are comparison.md, comparison.csv, summary.json (a list of plain rows), metrics.json (`HEADLINE` by
     task, setting and arm, for `dvc metrics show`, which makes each number a column), curves.csv (every evaluation of
     every run), and a figure each.
     """
-    rows = compare(curves, baseline, accuracy)
+    rows = summarise(curves, baseline, accuracy)
     plain = [flat(row) for row in rows]
     write_text(folder / "comparison.md", markdown(rows))
     write_text(folder / "comparison.csv", _csv(plain))
@@ -128,13 +124,13 @@ def write_comparison(
     return rows
 
 
-def _points(curve: Curve) -> list[dict[str, Any]]:
+def _points(curve: Curve) -> list[Row]:
     what = {"task": curve.task, "setting": curve.setting, "arm": curve.arm, "seed": curve.seed}
     at = zip(curve.units, curve.tokens, curve.accuracy, strict=True)
     return [what | {"units": float(u), "tokens": float(t), "accuracy": float(a)} for u, t, a in at]
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _csv(rows: list[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -142,7 +138,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def log_comparison(name: str, runs: Sequence[Run], rows: list[dict[str, Any]], folder: Path) -> str:
+def log_comparison(name: str, runs: Sequence[Run], rows: list[Row], folder: Path) -> str:
     """Makes an MLflow run of the comparison, and the parent of those of the runs; returns its id.
 
     Raises:

@@ -41,7 +41,7 @@ def expand_prefixes(
     plan = _Planner(context, arm, nodes)
     granted_A = np.zeros(len(anchors), dtype=np.int64)
     new: list[Node] = []
-    for budget in _parts(params.allocation.budget, arm.rounds):
+    for budget in params.allocation.budget.parts(arm.rounds):
         if new:
             score_new(params, new)
             anchors = _with_outcomes(anchors, new)
@@ -74,12 +74,6 @@ def _predict(context: Context, forest: Forest, policy: Path, predictor: Path | N
         if forest.nodes[row].v_hat is None:  # a root keeps what stage 1 believed
             forest.nodes[row].v_hat, forest.nodes[row].concentration = mean, concentration
     return anchors.with_belief(belief)
-
-
-def _parts(budget: Budget, rounds: int) -> list[Budget]:
-    """The budget of each round: its share of the continuations."""
-    sizes = np.diff(np.arange(rounds + 1) * budget.continuations // rounds).tolist()
-    return [replace(budget, continuations=size) for size in sizes]
 
 
 class _Planner:

@@ -18,7 +18,7 @@ SUBSUMED = (  # their content is in forest.parquet and metrics.json once the ite
     "evaluation.json",
     "shards",
 )
-PAGES = ("report.html", "trees.html")  # of the newest iteration; `trace view` shows the trees of the others
+PAGE = "trees.html"  # of the newest iteration; `trace view` makes those of the others
 TREES = ("scored.parquet", "forest.parquet")
 
 
@@ -43,8 +43,7 @@ def retain(run_path: Path, iteration: int) -> Path:
         for name in SUBSUMED:
             _drop(run, run.iteration(iteration) / name)
     if iteration:
-        for name in PAGES:
-            _drop(run, run.iteration(iteration - 1) / name)
+        _drop(run, run.iteration(iteration - 1) / PAGE)
     if settings.keep_forests is not None:
         replay = max(1, run.params.predictor.replay)  # as `finished_iterations` asks for
         forests = {number for version in versions for number in range(version - replay, version)}

@@ -205,7 +205,7 @@ def is_whole(folder: Path, name: str, relative: str) -> bool:
 
 
 def _is_intact(path: Path, expected: str) -> bool:
-    """Whether a path has this hash and can be read: an earlier version may have hashed a file that was cut."""
+    """Whether a path has this hash and can be read: the hash may be that of a file that was already cut."""
     return has_hash(path, expected) and unreadable(path) is None
 
 

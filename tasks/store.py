@@ -104,7 +104,7 @@ class Store:
         self.lease = Lease(self.url, self.fs, self.earlier)
         self.there: dict[str, str] = {}  # content hashes of the files and folders that the store has
         self._changes: list[Callable[[], None]] = []  # to be made
-        self._thread = ThreadPoolExecutor(1, "store")
+        self._worker = ThreadPoolExecutor(1, "store")
         self._failure: Exception | None = None  # of the last change
 
     def pull(self) -> bool:
@@ -168,7 +168,7 @@ class Store:
 
     def finish(self) -> None:
         """Waits for the last uploads; says so where the store is away and lacks some."""
-        self._thread.shutdown(cancel_futures=True)
+        self._worker.shutdown(cancel_futures=True)
         self._changes.append(self._upload)
         self._make_changes()
         if self._failure is not None:
@@ -176,7 +176,7 @@ class Store:
 
     def _change(self, change: Callable[[], None]) -> None:
         self._changes.append(change)
-        self._thread.submit(self._make_changes)
+        self._worker.submit(self._make_changes)
 
     def _make_changes(self) -> None:
         try:
@@ -239,7 +239,7 @@ class Lease:
                 self._write("create")
             except FileExistsError:
                 owner = self._owner()
-                age = time.time() - owner.get("time", 0.0)
+                age = max(0.0, time.time() - owner.get("time", 0.0))
                 if owner.get("token") not in (self.token, self.earlier) and age < STALE_SECONDS:
                     who = f"{owner['host']} (process {owner['pid']}, last sign {age:.0f} s ago)"
                     advice = f"end it there, or wait {STALE_SECONDS:.0f} s after its last sign"

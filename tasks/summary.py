@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from components.errors import UserError
+from components.params.root import Params
 from components.storage import append_text, json_text, read_json, write_json, write_text
+from components.tracking.advice import nothing_learnt
 from tasks.run import Run
 from tasks.stage import is_whole, listeners, read_stages
 
@@ -93,15 +95,22 @@ def append_metrics(run: Run, number: int) -> None:
     """Appends the iteration's line to metrics.jsonl, and passes it to the log and the listeners."""
     line = read_json(run.iteration(number) / "metrics.json")
     append_text(run.metrics_path, _dumped(line))
-    logger.info("%s", one_line(line))
+    logger.info("%s", one_line(line, run.params))
     for listener in listeners:
         listener.iteration(line)
 
 
 def write_summary(run: Run) -> dict[str, Any]:
-    """Writes summary.json: the first and the last accuracy, means of ratios, and totals of the budget."""
+    """Writes summary.json: the first, last and best accuracy, means of ratios, and totals of the budget.
+
+    The best is that of the policies that the run made, the one after the last update among them; the manifest notes it.
+    """
     lines = run.metrics()
     last = read_json(run.iteration(run.params.run.iterations) / "evaluation.json")
+    evaluated = [*(line["eval/accuracy"] for line in lines), last["accuracy"]]
+    ranked = [(accuracy, version) for version, accuracy in enumerate(evaluated) if version and accuracy is not None]
+    best, version = max(ranked, default=(None, None))
+    run.note(best=[version, best])
 
     def total(key: str) -> float:
         return float(sum(line.get(key) or 0.0 for line in lines))
@@ -117,6 +126,7 @@ def write_summary(run: Run) -> dict[str, Any]:
         "iterations": len(lines),
         "accuracy/first": lines[0]["eval/accuracy"],
         "accuracy/last": last["accuracy"],
+        "accuracy/best": best,
         "effective_ratio/prompts/first": lines[0]["effective_ratio/prompts"],
         "effective_ratio/prompts/last": lines[-1]["effective_ratio/prompts"],
         "effective_ratio/prompts": mean("effective_ratio/prompts"),
@@ -128,13 +138,14 @@ def write_summary(run: Run) -> dict[str, Any]:
         "budget/continuations": total("budget/continuations"),
         "tokens/generated": total("tokens/generated"),
         "time": {key.partition("/")[2]: total(key) for key in lines[-1] if key.startswith("time/")},
+        "nothing_learnt": nothing_learnt(lines, run.params),
     }
     write_json(run.path / "summary.json", summary)
     return summary
 
 
-def one_line(line: dict[str, Any]) -> str:
-    """An iteration in one line, for a terminal or a log."""
+def one_line(line: dict[str, Any], params: Params) -> str:
+    """An iteration in one line, for a terminal or a log; says why where the policy learnt nothing."""
 
     def share(key: str) -> str:
         return "   –" if line[key] is None else f"{line[key]:4.2f}"
@@ -142,6 +153,7 @@ def one_line(line: dict[str, Any]) -> str:
     return (
         f"{line['iteration']:4d}  accuracy {share('eval/accuracy')}  effective ratio {share('effective_ratio/prompts')}"
         f"  {line['budget/units']:g} units  {line['tokens/generated']:,.0f} tokens  {line['time/iteration']:.1f} s"
+        + (f"  {why}" if (why := nothing_learnt([line], params)) else "")
     )
 
 

@@ -1,11 +1,8 @@
-"""What is known when rollouts are allocated: beliefs about V, visited anchors, and what stage 1 has brought so far.
-
-Axis suffixes: `_P` prompts of the candidate pool, `_A` anchors.
-"""
+"""What is known when rollouts are allocated: beliefs about V, visited anchors, and what stage 1 has brought so far."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -16,7 +13,7 @@ class Belief:
 
     Attributes:
         mean_A: Mean of V, in [0, 1]; float64.
-        concentration_A: alpha + beta of the Beta distribution; `inf` where V is taken to equal its mean (the plug-in of Eq. 12).
+        concentration_A: alpha + beta; `inf` where V is taken to equal its mean, as in the paper. float64.
 
     Raises:
         ValueError: if the shapes differ, a mean lies outside [0, 1] or a concentration is not positive (NaN included).
@@ -49,6 +46,7 @@ class Belief:
 
     def after(self, successes_A: np.ndarray, failures_A: np.ndarray) -> Belief:
         """The belief after outcomes of rollouts through each anchor (Bayes' rule); a point belief stays as it is."""
+        # Alpha grows by the successes and beta by the failures. Divided by the concentration, so that inf is no case.
         seen_A = (successes_A + failures_A) / self.concentration_A
         mean_A = (self.mean_A + successes_A / self.concentration_A) / (1.0 + seen_A)
         return Belief(np.clip(mean_A, 0.0, 1.0), self.concentration_A * (1.0 + seen_A))
@@ -62,21 +60,20 @@ class Belief:
 
 @dataclass(frozen=True)
 class Anchors:
-    """Visited anchors of one iteration's active prompts, after their factual rollouts are verified.
+    """Visited anchors of one iteration's active prompts, after their factual rollouts are verified (Eq. 14).
 
-    Every active prompt has one root anchor (turn 0); the others are visited, non-terminal prefixes, with prefixes of
-    identical token sequences merged into one anchor.
+    Every active prompt has one root anchor; the others are visited, non-terminal prefixes. Equal prefixes are one.
 
     Attributes:
-        node_A: Row in the forest (for a merged anchor, the first of its nodes); int64.
-        tree_A: Tree of the anchor; int64.
-        turn_A: Depth; 0 at roots; int64.
-        successes_A, failures_A: Scored factual leaves below the anchor, by outcome; int64.
-        belief: Predicted chance of success at the anchor.
-        surprisal_A: Mean of -log p over the action tokens that were sampled right after the anchor, in nats: an
-            estimate of the policy's entropy there. NaN where unknown; None where nobody measured it. float64.
-        suffix_tokens_A: Mean number of tokens generated from the anchor to the end of its factual rollouts: what one
-            more continuation can be expected to cost. NaN where unknown; None where nobody measured it. float64.
+        node_A: Row in the forest, the first where several nodes are one anchor; int64.
+        tree_A: Tree; int64.
+        turn_A: Depth, 0 at roots; int64.
+        successes_A, failures_A: Scored factual leaves below, by outcome; int64.
+        belief: Predicted chance of success.
+        surprisal_A: Mean of -log p over the action tokens sampled right after the anchor, in nats: an estimate of the
+            policy's entropy there. NaN where unknown. float64.
+        suffix_tokens_A: Mean number of tokens sampled from the anchor to the end of its factual rollouts: the expected
+            cost of a continuation. NaN where unknown. float64.
     """
 
     node_A: np.ndarray
@@ -85,8 +82,8 @@ class Anchors:
     successes_A: np.ndarray
     failures_A: np.ndarray
     belief: Belief
-    surprisal_A: np.ndarray | None = None
-    suffix_tokens_A: np.ndarray | None = None
+    surprisal_A: np.ndarray
+    suffix_tokens_A: np.ndarray
 
     def __len__(self) -> int:
         return len(self.node_A)
@@ -98,24 +95,11 @@ class Anchors:
 
     def of_tree(self, rows: np.ndarray) -> Anchors:
         """The anchors of one tree, whose rows are given, as if there were no other tree."""
-        surprisal, suffix = self.surprisal_A, self.suffix_tokens_A
-        return Anchors(
-            self.node_A[rows],
-            np.zeros(len(rows), dtype=np.int64),
-            self.turn_A[rows],
-            self.successes_A[rows],
-            self.failures_A[rows],
-            self.belief[rows],
-            None if surprisal is None else surprisal[rows],
-            None if suffix is None else suffix[rows],
-        )
+        cut = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
+        return Anchors(**{**cut, "tree_A": np.zeros(len(rows), dtype=np.int64)})
 
     def with_belief(self, belief: Belief) -> Anchors:
-        """The same anchors, with what a predictor says of them.
-
-        Raises:
-            ValueError: if the belief has another length.
-        """
+        """The same anchors with another belief; a `ValueError` if it has another length."""
         if len(belief) != len(self):
             raise ValueError(f"{len(belief)} beliefs for {len(self)} anchors")
         return replace(self, belief=belief)

@@ -1,7 +1,4 @@
-"""What an arm is: the rule that says where the budget goes, as counts of rollouts for prompts and prefixes.
-
-Axis suffixes: `_P` prompts of the candidate pool, `_A` anchors, `_S` trees.
-"""
+"""What an arm is: the rule that says where the budget goes, as counts of rollouts for prompts and prefixes."""
 
 from __future__ import annotations
 
@@ -9,12 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from pydantic import Field, model_validator
 
 from components.allocation.anchors import Anchors, Belief, Seen
 from components.allocation.budget import Budget
 from components.params.base import AtLeast2, Count, PositiveInt, Section
 from components.registry import Plugin
+
+__all__ = ["AllocationParams", "Anchors", "Arm", "Belief", "Budget", "RoundsParams", "Seen"]  # what an arm is made of
 
 
 class AllocationParams(Section):
@@ -63,6 +63,7 @@ class Arm(Plugin):
         branches: Whether it samples continuations from prefixes; the others buy whole rollouts alone.
         is_local: Stage 1 is over after one round, and stage 2 looks at one tree at a time: no tree waits for others.
         refills: Whether `plan_roots` is asked again once outcomes are known.
+        samples: Whether it spends a budget at all.
         rounds: Parts in which its continuations are planned.
     """
 
@@ -71,12 +72,13 @@ class Arm(Plugin):
     branches: ClassVar[bool] = False
     is_local: ClassVar[bool] = True
     refills: ClassVar[bool] = False
+    samples: ClassVar[bool] = True
 
     def __init__(self, params: AllocationParams | None = None) -> None:
         self.params = self.Params() if params is None else params
         self.rounds = self.params.rounds if isinstance(self.params, RoundsParams) else 1
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: Generator) -> np.ndarray:
         """Stage 1: further factual rollouts for each prompt of the pool, int64 (P,).
 
         Asked first when nothing has been sampled; an arm that refills is asked again after each verification, until all
@@ -84,9 +86,7 @@ class Arm(Plugin):
         """
         raise NotImplementedError
 
-    def plan_continuations(
-        self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: np.random.Generator
-    ) -> np.ndarray:
+    def plan_continuations(self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: Generator) -> np.ndarray:
         """Stage 2, after verification: further rollouts for each anchor, int64 (A,); `factual_S[tree]` is m_i."""
         return np.zeros(len(anchors), dtype=np.int64)
 
@@ -95,7 +95,7 @@ def root_rounds(
     arm: Arm,
     pool: Belief,
     budget: Budget,
-    rng: np.random.Generator,
+    rng: Generator,
     sample: Callable[[np.ndarray], Seen],
     seen: Seen | None = None,
 ) -> int:
@@ -106,8 +106,7 @@ def root_rounds(
         pool: What is believed of the prompts.
         budget: Of the iteration.
         rng: Decides what the arm draws.
-        sample: Samples and verifies rollouts, given their number for each prompt, int64 (P,); returns what all rounds
-            so far have shown.
+        sample: Samples and verifies so many rollouts of each prompt, int64 (P,); returns what all rounds have shown.
         seen: What earlier rounds have shown; None before the first.
 
     Returns:
@@ -123,23 +122,15 @@ def root_rounds(
 
 
 def plan_by_tree(
-    arm: Arm, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng_S: Sequence[np.random.Generator]
+    arm: Arm, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng_S: Sequence[Generator]
 ) -> np.ndarray:
     """Stage 2 of a local arm, tree by tree: what a tree is granted does not depend on which others there are.
 
-    Args:
-        arm: Its `is_local` holds.
-        anchors: Visited anchors.
-        factual_S: m_i of each tree; int64 (S,).
-        budget: Of the iteration.
-        rng_S: A generator for each tree.
-
-    Returns:
-        Further rollouts for each anchor; int64 (A,).
+    Takes m_i and a generator for each tree; returns further rollouts for each anchor, int64 (A,).
     """
     counts_A = np.zeros(len(anchors), dtype=np.int64)
     order = np.argsort(anchors.tree_A, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(anchors.tree_A[order])) + 1):
-        for tree in anchors.tree_A[rows[:1]].tolist():  # none where there are no anchors at all
-            counts_A[rows] = arm.plan_continuations(anchors.of_tree(rows), factual_S[[tree]], budget, rng_S[tree])
+    trees, first = np.unique(anchors.tree_A[order], return_index=True)
+    for tree, rows in zip(trees.tolist(), np.split(order, first[1:]), strict=False):  # no trees split into one part
+        counts_A[rows] = arm.plan_continuations(anchors.of_tree(rows), factual_S[[tree]], budget, rng_S[tree])
     return counts_A

@@ -8,12 +8,13 @@ prefix is chosen because its rollout failed, and that it failed says something a
 as in the paper. The budget is local on purpose: in a run, no prompt has to wait for the rollouts of another.
 
 A prefix is *open* where its factual rollouts agree: one that already has both outcomes below it has its contrast, and
-one without a scored rollout has no outcome to flip. A tree without an open prefix turns its budget into factual rollouts.
+one without a scored rollout has no outcome to flip. A tree without an open prefix spends its budget at its root.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
 from components.allocation.anchors import Anchors
 from components.allocation.budget import CONTINUATION_COST, ROOT_COST
@@ -21,12 +22,12 @@ from components.allocation.threshold import Gain, spread, take_largest
 from components.allocation.utilities import prefix_gain
 
 
-def plan_prefixes(anchors: Anchors, budget_S: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+def plan_prefixes(anchors: Anchors, budget_S: np.ndarray, rng: Generator | None = None) -> np.ndarray:
     """Continuations for each anchor: the exact optimum of Eq. 16 in each tree, in expectation over the belief.
 
     Args:
         anchors: Visited anchors of the active prompts.
-        budget_S: Continuations to spend in each tree, m_i N; int64 (number of trees,).
+        budget_S: Continuations to spend in each tree, m_i N; int64 (S,).
         rng: Decides among equally good prefixes; without it a fixed generator does.
 
     Returns:
@@ -34,7 +35,7 @@ def plan_prefixes(anchors: Anchors, budget_S: np.ndarray, rng: np.random.Generat
         an open prefix, and to zero in the others.
     """
     open_A = np.flatnonzero(is_open(anchors))
-    outcome_A = anchors.successes_A[open_A] > 0
+    outcome_A = anchors.successes_A[open_A] > 0  # an open prefix has one kind of outcome: this one
     belief = anchors.belief[open_A].after(anchors.successes_A[open_A], anchors.failures_A[open_A])
 
     def gain(rows: np.ndarray, item: np.ndarray) -> np.ndarray:
@@ -43,21 +44,14 @@ def plan_prefixes(anchors: Anchors, budget_S: np.ndarray, rng: np.random.Generat
     return take_by_gain(anchors, open_A, gain, budget_S, np.random.default_rng(0) if rng is None else rng)
 
 
-def plan_or_fall_back(anchors: Anchors, budget_S: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The optimum of Eq. 16 in each tree, or factual rollouts where a tree has no open prefix; int64 (A,)."""
-    return plan_prefixes(anchors, budget_S, rng) + fall_back_to_roots(anchors, is_open(anchors), budget_S)
-
-
-def take_by_gain(
-    anchors: Anchors, open_A: np.ndarray, gain: Gain, budget_S: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def take_by_gain(anchors: Anchors, open_A: np.ndarray, gain: Gain, budget_S: np.ndarray, rng: Generator) -> np.ndarray:
     """Each tree's budget to the largest marginal gains of its open anchors; int64 (A,).
 
     Args:
         anchors: Visited anchors.
         open_A: Rows of the anchors that may branch.
         gain: Marginal gains, decreasing in the item; its rows count along `open_A`.
-        budget_S: Continuations of each tree; int64.
+        budget_S: Continuations of each tree; int64 (S,).
         rng: Decides among equal gains.
     """
     tree_A = anchors.tree_A[open_A]
@@ -76,12 +70,12 @@ def is_open(anchors: Anchors) -> np.ndarray:
 
 
 def fall_back_to_roots(anchors: Anchors, open_A: np.ndarray, budget_S: np.ndarray) -> np.ndarray:
-    """Factual rollouts for the trees without an open prefix, as many as their continuations would have cost; int64 (A,).
+    """Factual rollouts for trees without an open prefix, as many as their continuations would have cost; int64 (A,).
 
     Args:
         anchors: Visited anchors; each tree's root is the anchor of turn 0.
         open_A: Whether the arm may branch at the anchor; bool (A,).
-        budget_S: Continuations of each tree; int64. An odd one leaves half a unit unspent.
+        budget_S: Continuations of each tree; int64 (S,). An odd one leaves half a unit unspent.
     """
     closed_S = np.bincount(anchors.tree_A[open_A], minlength=len(budget_S)) == 0
     extra_S = np.where(closed_S, (budget_S * (CONTINUATION_COST / ROOT_COST)).astype(np.int64), 0)

@@ -8,12 +8,13 @@ g_3, g_4, ..., and taking the M largest gains of all prompts would be optimal. T
 only where exactly one unit is left for prompts whose q is the threshold itself. Then either (a) the unit goes to the
 active prompt with the best next gain, or (b) the active prompt with the smallest last gain gives one up, and the pair
 opens the new prompt. Every other deviation from the relaxed plan contains one of these and loses more, so the better
-one is optimal. Tests hold this against the dynamic programme.
+one is optimal. Tests hold this against the paper's dynamic programme.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
 from components.allocation.anchors import Belief
 from components.allocation.threshold import Gain, spread, take_largest
@@ -24,7 +25,7 @@ def plan_roots(
     belief: Belief,
     budget: int,
     cap: int | None = None,
-    rng: np.random.Generator | None = None,
+    rng: Generator | None = None,
     weight_P: np.ndarray | None = None,
 ) -> np.ndarray:
     """Factual rollouts for each prompt of the pool: the exact optimum of Eq. 13, in expectation over the belief.
@@ -60,8 +61,10 @@ def plan_roots(
     kept, least = _worth_a_look(q_P, budget, cap)
     pool, weight, q = belief[kept], weight_P[kept], q_P[kept]
 
+    # The pair and the third rollout gain q a unit, so they are one item of three units, taken whole or tied: the rule
+    # m_i != 1 matters only for what is left at the end. Item i is rollout i + 2. With a cap of 2, the item is a pair.
     def gain(rows: np.ndarray, item: np.ndarray) -> np.ndarray:
-        gain = root_gain(pool[rows], item + 1)  # item 1 is the pair and the third rollout, at q each
+        gain = root_gain(pool[rows], item + 1)
         gain *= weight[rows]
         return gain
 
@@ -70,7 +73,7 @@ def plan_roots(
     items = np.full(len(pool), cap - first_size + 1)
     taken, tied = take_largest(gain, items, one_segment, np.array([budget]), first_size, at_least=least)
     left = budget - int(taken.sum())
-    if left == 1 and not tied[taken > 0].any():
+    if left == 1 and not tied[taken > 0].any():  # the last unit opens no prompt, and no active one has a gain of q left
         _repair(gain, q, taken, np.flatnonzero(tied), cap, rng)
     elif left:
         _give_to_tied(taken, tied, left, first_size, rng)
@@ -100,7 +103,7 @@ def _worth_a_look(q_P: np.ndarray, budget: int, cap: int) -> tuple[np.ndarray, f
     return np.flatnonzero(q_P >= least), float(least)
 
 
-def _give_to_tied(taken: np.ndarray, tied: np.ndarray, left: int, first_size: int, rng: np.random.Generator) -> None:
+def _give_to_tied(taken: np.ndarray, tied: np.ndarray, left: int, first_size: int, rng: Generator) -> None:
     """Spends `left` units on units of equal gain, in place: new prompts by threes (or twos), then further rollouts."""
     new = rng.permutation(np.flatnonzero((taken == 0) & (tied > 0)))
     opened = new[: left // first_size]
@@ -108,7 +111,7 @@ def _give_to_tied(taken: np.ndarray, tied: np.ndarray, left: int, first_size: in
     tied[opened] -= first_size
     left -= first_size * len(opened)
     if left and len(opened) < len(new):
-        if left == 1 and not tied[taken > 0].any():
+        if left == 1 and not tied[taken > 0].any():  # one unit opens no prompt: a third rollout, as good, joins it
             taken[opened[-1]] -= 1
             left = 2
         if left == 2:
@@ -118,12 +121,12 @@ def _give_to_tied(taken: np.ndarray, tied: np.ndarray, left: int, first_size: in
     taken += spread(room, np.zeros(len(room), dtype=np.int64), np.array([left]), rng)
 
 
-def _repair(gain: Gain, q: np.ndarray, taken: np.ndarray, tied: np.ndarray, cap: int, rng: np.random.Generator) -> None:
+def _repair(gain: Gain, q: np.ndarray, taken: np.ndarray, tied: np.ndarray, cap: int, rng: Generator) -> None:
     """One unit is left, and one more opens no prompt: the better of a further rollout (a) and a swap for a pair (b)."""
     active = rng.permutation(np.flatnonzero(taken))
     new = rng.choice(tied)
     open_ = active[taken[active] < cap]
-    next_gain = gain(open_, taken[open_] - 1)  # item i is rollout i + 2
+    next_gain = gain(open_, taken[open_] - 1)  # rollout m + 1 is item m - 1
     last_gain = gain(active, taken[active] - 2)
     if len(open_) and next_gain.max() >= 2.0 * q[new] - last_gain.min():
         taken[open_[next_gain.argmax()]] += 1

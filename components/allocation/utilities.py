@@ -8,9 +8,9 @@ Prefix (Eq. 15): the chance that one of k continuations flips the outcome of a f
 
     V_pref(k; v, r) = 1 - c^k,           c = v if r = 1, else 1 - v     (the chance of repeating r).
 
-Both are taken in expectation over the belief about v. A Beta distribution with mean mu and concentration c = alpha + beta has
+Both are taken in expectation over the belief about v. A Beta distribution with mean mu and concentration c has
 
-    E[v^m] = prod_{i<m} (alpha + i) / (c + i) = prod_{i<m} (mu + i s) / (1 + i s),     s = 1 / c,
+    E[v^m] = prod_{i<m} (alpha + i) / (c + i) = prod_{i<m} (mu + i s) / (1 + i s),     c = alpha + beta,  s = 1 / c,
 
 so that the plug-in form is the case s = 0, and one code path serves both. A belief that knows nothing has a small
 concentration: its expected utility is low where the plug-in at its mean of 0.5 would be the highest of all.
@@ -43,6 +43,7 @@ def power_mean(mean: np.ndarray, concentration: np.ndarray, power: np.ndarray) -
     spread = 1.0 / concentration
     point = not spread.any()
     large = power > _PRODUCT_UP_TO
+    # One factor for all rows at a time. Below the smallest power every row needs it, so no mask is made.
     bottom, top = int(power.min()), int(power.max(initial=0, where=~large))
     for i in range(top):
         factor = mean if i == 0 or point else (mean + i * spread) / (1.0 + i * spread)
@@ -71,6 +72,7 @@ def root_gain(belief: Belief, count: np.ndarray) -> np.ndarray:
     It decreases in `count`. At count = 2 it equals E[v (1-v)], half of what the first pair gains: the pair and the
     third rollout have the same gain per rollout.
     """
+    # Not the difference of two utilities: both are near 1 for large counts, and the difference would be rounding noise.
     gain = _gain(belief.mean_A, belief.concentration_A, count)
     gain += _gain(1.0 - belief.mean_A, belief.concentration_A, count)
     return gain
@@ -94,6 +96,7 @@ def prefix_gain(belief: Belief, outcome: np.ndarray, count: np.ndarray) -> np.nd
 
 
 def _repeat(belief: Belief, outcome: np.ndarray) -> np.ndarray:
+    """Mean of c, the chance of repeating `outcome`. Mirroring v keeps the concentration."""
     return np.where(outcome, belief.mean_A, 1.0 - belief.mean_A)
 
 
@@ -105,6 +108,7 @@ def _gain(mean: np.ndarray, concentration: np.ndarray, power: np.ndarray) -> np.
 
 
 def _power_mean_closed(mean: np.ndarray, concentration: np.ndarray, power: np.ndarray) -> np.ndarray:
+    """`power_mean` as a ratio of rising factorials, for powers whose product would take long."""
     point = np.isinf(concentration) | (mean == 0.0) | (mean == 1.0)
     result: np.ndarray = np.power(mean, power)
     if not point.all():
@@ -118,5 +122,7 @@ def _log_rising(x: np.ndarray, m: np.ndarray) -> np.ndarray:
     rising: np.ndarray = gammaln(x + m) - gammaln(x)
     large = x >= _STIRLING_FROM
     x, m = x[large], m[large]
+    # log Gamma(z) = (z - 1/2) log z - z + log(2 pi)/2 + 1/(12 z) - ...; the difference of the two series at x + m and x
+    # is written with log1p(m / x), so that no large terms are subtracted. The next term is below 1e-11 here.
     rising[large] = (x - 0.5) * np.log1p(m / x) + m * (np.log(x + m) - 1.0) + (1.0 / (x + m) - 1.0 / x) / 12.0
     return rising

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from components.environments.base import Environment, Prompt
+from components.environments.base import Environment, Prompt, Splits
 from components.environments.generated import SEED
 from components.errors import UserError
 from components.params.base import NOT_DATA, texts
@@ -43,7 +44,8 @@ def prepare(environment: Environment, root: Path) -> Path:
     """Writes the splits of a task unless they are there already.
 
     Args:
-        environment: The task.
+        environment: The task. All its parameters but those marked `NOT_DATA` decide which data set it is, and so do the
+            contents of every file that they name.
         root: Folder of all data sets.
 
     Returns:
@@ -53,16 +55,16 @@ def prepare(environment: Environment, root: Path) -> Path:
         UserError: if a data file is missing or damaged, or there are too few prompts.
     """
     params = environment.params
-    recipe = {"seed": SEED, **params.model_dump(exclude=params.marked(NOT_DATA)), "name": environment.name}
-    files = [text for text in texts(recipe) if Path(text).is_file()]
-    recipe["contents"] = {file: content_hash(Path(file)) for file in files}
+    settings = params.model_dump(mode="json", exclude={*params.marked(NOT_DATA), "name"})
+    contents = {file: content_hash(Path(file)) for file in texts(settings) if os.path.isfile(file)}
+    recipe = {"seed": SEED, "name": environment.name, **settings, "contents": contents}
     folder = root / environment.name / value_hash(recipe)[:12]
     if folder.exists():
         if _is_whole(folder, recipe):
             return folder
         logger.warning("%s is damaged; the data set is made anew", folder)
     card = {"task": environment.name, "source": environment.source(), "licence": environment.licence}
-    return write_splits(folder, environment.prompts(), card=card | {"settings": recipe})
+    return write_splits(folder, environment.prompts(), card | {"settings": recipe})
 
 
 def _is_whole(folder: Path, recipe: dict[str, Any]) -> bool:
@@ -131,69 +133,33 @@ def load_prompts(path: Path) -> list[Prompt]:
     return list(Prompts(path).values())
 
 
-def write_splits(
-    folder: Path,
-    prompts: Sequence[Prompt] | Mapping[str, Sequence[Prompt]],
-    sizes: Mapping[str, int | float] | None = None,
-    card: Mapping[str, Any] | None = None,
-    count_tokens: Callable[[str], int] | None = None,
-) -> Path:
+def write_splits(folder: Path, prompts: Splits, card: Mapping[str, Any] | None = None) -> Path:
     """Writes the splits of a data set and their card, whole or not at all.
 
     Args:
         folder: Where they go; replaced if it is there.
-        prompts: Given splits, written in their order (a missing one is written empty); or prompts to be split by
-            `sizes`, in the order of their ids, so that the file's order does not matter.
-        sizes: For prompts that are not split yet: numbers of prompts (int) or shares of all (float), by split. The last
-            split named takes what rounding leaves of the shares; other prompts are left out.
+        prompts: By split, written in their order; a missing split is written empty.
         card: Facts for people: task, source, licence.
-        count_tokens: Tokens of a text under the policy's tokenizer, for the card.
 
     Returns:
         The folder.
 
     Raises:
-        UserError: if there are no prompts, two have one id (the message names both splits), a split is unknown, or the
-            sizes ask for more than there is.
+        UserError: if there are no prompts, two have one id (the message names both splits), two splits hold the same
+            question in the same world, or a split is unknown.
     """
-    if isinstance(prompts, Mapping) and sizes:
-        raise UserError(f"{folder}: sizes={dict(sizes)} are for prompts that are not split yet")
-    given = prompts if isinstance(prompts, Mapping) else _cut(prompts, sizes or {"train": 0.8, "val": 0.1, "test": 0.1})
-    if unknown := set(given) - set(SPLITS):
+    if unknown := set(prompts) - set(SPLITS):
         raise UserError(f"{folder}: unknown split {sorted(unknown)[0]!r}; splits are {', '.join(SPLITS)}")
-    splits = {split: list(given.get(split, [])) for split in SPLITS}
+    splits = {split: list(prompts.get(split, [])) for split in SPLITS}
     _refuse_overlap(folder, splits)
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         for split, rows in splits.items():
             write_parquet(temporary / f"{split}.parquet", prompts_to_table(rows))
         hashes = {split: content_hash(temporary / f"{split}.parquet") for split in SPLITS}
-        write_sealed(
-            temporary / "card.json",
-            {
-                **(card or {}),
-                "splits": {split: _describe(rows, count_tokens) for split, rows in splits.items()},
-                "sha256": hashes,
-                "data_hash": value_hash(hashes),
-            },
-        )
+        facts = {"splits": {split: _describe(rows) for split, rows in splits.items()}, "sha256": hashes}
+        write_sealed(temporary / "card.json", {**(card or {}), **facts, "data_hash": value_hash(hashes)})
     return folder
-
-
-def _cut(prompts: Sequence[Prompt], sizes: Mapping[str, int | float]) -> dict[str, list[Prompt]]:
-    ordered = sorted(prompts, key=lambda prompt: prompt.prompt_id)
-    is_share = [isinstance(size, float) for size in sizes.values()]
-    if any(is_share) != all(is_share) or not sizes or min(sizes.values()) < 0:
-        raise UserError(f"sizes={dict(sizes)}: give numbers of prompts (int) or shares (float), none negative")
-    if all(is_share):
-        if sum(sizes.values()) > 1 + 1e-9:
-            raise UserError(f"sizes={dict(sizes)}: the shares add up to more than 1")
-        bounds = np.round(np.cumsum(list(sizes.values())) * len(ordered)).astype(int).tolist()
-    else:
-        bounds = np.cumsum(list(sizes.values())).tolist()
-    if bounds[-1] > len(ordered):
-        raise UserError(f"sizes={dict(sizes)}: they ask for {bounds[-1]} prompts of {len(ordered)}")
-    return {s: ordered[begin:end] for s, begin, end in zip(sizes, [0, *bounds], bounds, strict=False)}
 
 
 def _refuse_overlap(folder: Path, splits: Mapping[str, Sequence[Prompt]]) -> None:
@@ -213,17 +179,11 @@ def _refuse_overlap(folder: Path, splits: Mapping[str, Sequence[Prompt]]) -> Non
         raise UserError(f"{folder}: no prompts to write")
 
 
-def _describe(prompts: Sequence[Prompt], count_tokens: Callable[[str], int] | None) -> dict[str, Any]:
+def _describe(prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """How many there are, and how long their texts are."""
     described: dict[str, Any] = {"prompts": len(prompts)}
     for name in ("question", "answer"):
-        texts = [str(getattr(prompt, name)) for prompt in prompts]
-        described[f"{name}_characters"] = _spread([len(text) for text in texts])
-        if count_tokens:
-            described[f"{name}_tokens"] = _spread([count_tokens(text) for text in texts])
+        sizes = [len(getattr(prompt, name)) for prompt in prompts]
+        spread = {"least": min(sizes), "median": float(np.median(sizes)), "most": max(sizes)} if sizes else None
+        described[f"{name}_characters"] = spread
     return described
-
-
-def _spread(values: list[int]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return {"least": min(values), "median": float(np.median(values)), "most": max(values)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from pydantic import Field
 
-from components.environments.base import EnvironmentParams, Prompt, Splits
+from components.environments.base import Environment, EnvironmentParams, Prompt, Splits
 from components.errors import MissingExtraError, UserError
 
 HUB = "hub:"
@@ -92,9 +92,8 @@ def _json(text: bytes, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError as error:
-        raise UserError(
-            f"{where}: {error.object[error.start]!r} is half of a surrogate pair, and no character"
-        ) from None
+        half = error.object[error.start]
+        raise UserError(f"{where}: {half!r} is half of a surrogate pair, and no character") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not valid UTF-8 at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
@@ -141,20 +140,30 @@ class FilesParams(EnvironmentParams):
     )
 
 
-def prompts_of_files(params: FilesParams, load: Callable[[str], list[Prompt]]) -> Splits:
-    """The prompts of the files, each as `load` reads it; one that occurs twice in a split counts once."""
-    if "train" not in params.files:
-        raise UserError(
-            f"environment.name={params.name} reads its prompts from data files; name them, "
-            "e.g. --set 'environment.files={train: [problems.jsonl]}'"
-        )
-    return cut(
-        params,
-        {
-            split: list({p.prompt_id: p for file in files for p in load(file)}.values())
-            for split, files in params.files.items()
-        },
-    )
+class FilesEnvironment(Environment):
+    """A task whose prompts lie in data files."""
+
+    Params = FilesParams
+    licence = "that of the files"
+
+    def load(self, file: str) -> list[Prompt]:
+        """The prompts of one data file.
+
+        Raises:
+            UserError: if it cannot be read; the message names the file, the row and the field.
+        """
+        raise NotImplementedError
+
+    def prompts(self) -> Splits:
+        """Those of the files; one that occurs twice in a split counts once."""
+        files = self.params.files
+        if "train" not in files:
+            raise UserError(
+                f"environment.name={self.name} reads its prompts from data files; name them, "
+                "e.g. --set 'environment.files={train: [problems.jsonl]}'"
+            )
+        read = {s: {p.prompt_id: p for file in names for p in self.load(file)} for s, names in files.items()}
+        return cut(self.params, {split: list(prompts.values()) for split, prompts in read.items()})
 
 
 def cut(params: EnvironmentParams, given: Splits) -> Splits:

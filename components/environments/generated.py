@@ -6,9 +6,8 @@ that the policy is warmed up on.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -94,15 +93,6 @@ class GeneratedEnvironment(Environment):
                     seen.add(prompt.prompt_id)
                     prompts.append(prompt)
         return splits
-
-    def source(self) -> str:
-        built_in = type(self).__module__.startswith(__name__.rpartition(".")[0])
-        return "built-in generator" if built_in else super().source()
-
-
-def content_id(*parts: Any) -> str:
-    """A prompt's id, from what makes it this prompt."""
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def _cdf(weights: np.ndarray) -> np.ndarray:

@@ -1,11 +1,15 @@
 """What a chat model wrote in one turn: its thought, its tool calls, its answer.
 
-Two forms are read: Hermes, as the Qwen chat templates render it,
+Three forms are read:
 
-    <think> ... </think> <tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>
+- Hermes, as the chat templates of Qwen2.5 and Qwen3 render it:
+  ``<think> ... </think> <tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>``
+- Llama 3.1 and later, as its model cards print it: the turn is a JSON object, several with a semicolon between them, or
+  a list of them, with or without a tag: ``<|python_tag|>{"name": "search", "parameters": {"query": "..."}}``
+- plain ReAct text: `Action:` and `Action Input:`, or `Final Answer:`.
 
-and plain ReAct text (`Action:` and `Action Input:`, or `Final Answer:`). A call that cannot be read, or that can be
-read in two ways, is an error, never a call with other arguments.
+A call that cannot be read, or that can be read in two ways, is an error that says why. It is never a call with other
+arguments, and never taken for an answer.
 """
 
 from __future__ import annotations
@@ -16,15 +20,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-_THINK, _END_THINK, _OPEN, _CLOSE = "<think>", "</think>", "<tool_call>", "</tool_call>"
+_THINK, _END_THINK, _OPEN, _CLOSE, _TAG = "<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>"
 _ACTION = re.compile(r"^Action:[ \t]*(\S+)[ \t]*\n+Action Input:", re.MULTILINE)
 _HALF_ACTION = re.compile(r"^Action(?: Input)?:", re.MULTILINE)
 _FINAL = re.compile(r"^Final Answer:", re.MULTILINE)
 _NEXT = re.compile(r"^(?:Observation|Thought|Action|Action Input):", re.MULTILINE)
+# Without tags: the whole turn, whatever key comes first; or, after other text, what is a call beyond doubt.
+_BARE = re.compile(r"""\[?\s*\{\s*["'](?:name|type|function|arguments|parameters)["']\s*:""")
+_NAMED = re.compile(r"""\{\s*["']name["']\s*:\s*["'][^"'\n]*["']\s*,\s*["'](?:arguments|parameters)["']\s*:""")
+_BETWEEN = re.compile(r"[\s;,]*")
+_ENDS = ("<|eom_id|>", "<|eot_id|>")  # of a turn of Llama, where the other one is the tokenizer's
 
 
 class MalformedCall(ValueError):
-    """A tool call that cannot be read."""
+    """A tool call that cannot be read; the message is for the policy, which may mend it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class Turn:
 
 
 def parse_turn(text: str, plain: Mapping[str, str] | None = None) -> Turn:
-    """Reads a turn. What stands inside the thought is never a call.
+    """Reads a turn, in time linear in its length. What stands inside the thought is never a call.
 
     Args:
         text: The turn, without its end-of-turn token.
@@ -64,26 +73,30 @@ def parse_turn(text: str, plain: Mapping[str, str] | None = None) -> Turn:
     """
     before, closed, rest = text.partition(_END_THINK)
     thought, rest = (before.replace(_THINK, "", 1).strip(), rest) if closed else ("", text)
-    calls, left = _hermes_calls(rest)
+    calls, left = _tagged_calls(rest)
     if _THINK in left or _END_THINK in left:
         raise MalformedCall("the thought does not end, or ends twice")
-    final = _FINAL.search(left)
-    if action := _ACTION.search(left):
-        if calls or final:
-            raise MalformedCall("an action stands beside another call or a final answer")
-        call = _react_call(action[1], left[action.end() :].strip(), plain or {})
-        return Turn(thought or left[: action.start()].strip(), (call,), "")
-    if _HALF_ACTION.search(left):
+    action, final = _ACTION.search(left), _FINAL.search(left)
+    if action or final:
+        first = min(match.start() for match in (action, final) if match)
+        thought = thought or left[:first].strip()
+    if not action and _HALF_ACTION.search(left):
         raise MalformedCall("an action has no name or no input")
+    if (calls and (action or final)) or (action and final):
+        raise MalformedCall("one turn holds two calls of different forms, or a call and a final answer")
+    if action:
+        return Turn(thought, (_react_call(action[1], left[action.end() :].strip(), plain or {}),), "")
     if final:
-        if calls:
-            raise MalformedCall("a final answer stands beside a tool call")
-        return Turn(thought or left[: final.start()].strip(), (), left[final.end() :].strip())
+        return Turn(thought, (), left[final.end() :].strip())
+    if not calls:
+        calls, left = _bare_calls(left)
+    elif _TAG in left:
+        raise MalformedCall(f"{_TAG} stands beside another call")
     return Turn(thought, calls, left.strip())
 
 
-def _hermes_calls(text: str) -> tuple[tuple[Call, ...], str]:
-    """The calls between the tags, and the text around them. Tags inside of JSON strings are text."""
+def _tagged_calls(text: str) -> tuple[tuple[Call, ...], str]:
+    """The calls between Hermes' tags, and the text around them. Tags inside of JSON strings are text."""
     calls: list[Call] = []
     left: list[str] = []
     at = 0
@@ -91,16 +104,41 @@ def _hermes_calls(text: str) -> tuple[tuple[Call, ...], str]:
         left.append(text[at:begin])
         value, end = _json(text, begin + len(_OPEN), "a tool call")
         if not text.startswith(_CLOSE, end):
-            raise MalformedCall("a tool call does not end")
-        calls.append(_hermes(value))
+            raise MalformedCall(f"a tool call does not end with {_CLOSE}")
+        calls.append(_call(value))
         at = end + len(_CLOSE)
     left.append(text[at:])
     if _CLOSE in text[at:]:
-        raise MalformedCall("a tool call does not begin")
+        raise MalformedCall(f"a tool call does not begin with {_OPEN}")
     return tuple(calls), "".join(left)
 
 
-def _hermes(value: Any) -> Call:
+def _bare_calls(text: str) -> tuple[tuple[Call, ...], str]:
+    """The calls of a turn in Llama's form, and the text before them."""
+    before, tag, body = text.partition(_TAG)
+    if not tag:
+        before, body = "", text.lstrip("` \n").removeprefix("json").lstrip()
+        if not _BARE.match(body):
+            if not (named := _NAMED.search(text)):
+                return (), text
+            begin = named.start()
+            begin = len(text[:begin].rstrip()) - 1 if text[:begin].rstrip().endswith("[") else begin
+            before, body = text[:begin].rstrip("` \n").removesuffix("```json"), text[begin:]
+    for end in _ENDS:
+        body = body.rstrip().removesuffix(end)
+    body = body.rstrip("` \n")
+    calls: list[Call] = []
+    at = 0
+    while at < len(body) or not calls:
+        value, at = _json(body, at, "a tool call")
+        calls += map(_call, value if isinstance(value, list) and value else [value])
+        at = _BETWEEN.match(body, at).end()  # type: ignore[union-attr]
+    return tuple(calls), before
+
+
+def _call(value: Any) -> Call:
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]  # {"type": "function", "function": {...}}
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         raise MalformedCall("a tool call has no name")
     given = [value[key] for key in ("arguments", "parameters") if key in value]
@@ -152,4 +190,5 @@ def _refuse(constant: str) -> NoReturn:
 
 
 _BLANKS = re.compile(r"\s*")
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
+# Not strict: models write code with its line breaks and tabs as they are, which can be read in one way only.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, strict=False)

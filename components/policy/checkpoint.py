@@ -1,29 +1,25 @@
-"""Checkpoints in Hugging Face form: every reader and writer of a policy's weights goes through here."""
+"""Checkpoints in Hugging Face form: every reader and writer of a policy's weights goes through here.
+
+The library's modelling code takes many seconds to import, so it is imported where a model is read or written.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, modeling_utils
-from transformers.utils import logging as transformers_logging
+from typing import TYPE_CHECKING, Any
 
 from components.errors import UserError
-from components.policy.engines.transformers import attention
 from components.storage import content_hash
 
-transformers_logging.disable_progress_bar()  # weights are loaded several times a run
-
-# None is wrapped here, and looking for wrappers when a model is saved imports DeepSpeed, which takes seconds.
-modeling_utils.unwrap_model = lambda model: model
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _loading = threading.RLock()  # while a model is read, the library sets the default type and device of the whole process
 
 # A checkpoint is data: no pickle is opened, no code in it is run, and nothing is fetched.
-TRUST: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
+TRUST: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
 RESCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # what the output layer alone does not do
 
 
@@ -36,19 +32,24 @@ def load_model(policy: Path) -> Any:
     """
     if not (policy / "config.json").is_file():
         raise UserError(f"{policy} holds no checkpoint (config.json is missing)")
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # weights are loaded several times a run
     try:
         _check_files(policy)
         with _loading:
             model, loaded = AutoModelForCausalLM.from_pretrained(
-                policy, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True, **TRUST
-            )
+                policy, dtype=torch.float32, attn_implementation="sdpa", output_loading_info=True,
+                use_safetensors=True, **TRUST,
+            )  # fmt: skip
     except Exception as error:  # safetensors, JSON and configuration errors share no base class
         reason = str(error).splitlines()[0]
         raise UserError(f"{policy} cannot be loaded: it is damaged, or of an unknown kind ({reason})") from error
     if missing := sorted(loaded["missing_keys"]):  # the library would fill them with random numbers
         raise UserError(f"{policy}: the checkpoint lacks {len(missing)} weights, the first {missing[0]}")
-    bad = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]
-    if bad:
+    if bad := [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()]:
         raise UserError(f"{policy}: {len(bad)} weights hold NaN or infinities, the first {bad[0]}")
     for key in RESCALED:
         if (value := getattr(model.config, key, None)) not in (None, 1.0):
@@ -75,10 +76,15 @@ def _check_files(policy: Path) -> None:
 
 def load_tokenizer(policy: Path) -> PreTrainedTokenizerBase:
     """A checkpoint's tokenizer."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        policy, trust_remote_code=False, local_files_only=True
-    )
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(policy, **TRUST)
     return tokenizer
+
+
+def ids_of(value: int | list[int] | None) -> list[int]:
+    """Token ids as a configuration gives them: one, several or none."""
+    return [value] if isinstance(value, int) else list(value or ())
 
 
 _shared: dict[str, Any] = {}  # content of a checkpoint -> its model; one at most
@@ -90,6 +96,8 @@ def shared_model(policy: Path) -> Any:
     Sampling and scoring use the same weights several times an iteration. Who changes a model takes a copy of its own
     from `load_model`.
     """
+    from components.policy.engines.transformers import attention
+
     content = content_hash(policy)
     with _loading:
         if content not in _shared:
@@ -102,4 +110,8 @@ def shared_model(policy: Path) -> Any:
 
 def save_model(model: Any, folder: Path, **options: Any) -> None:
     """Writes a model's weights and configuration; options as for its `save_pretrained`."""
+    from transformers import modeling_utils
+
+    # None is wrapped here, and looking for wrappers when a model is saved imports DeepSpeed, which takes seconds.
+    modeling_utils.unwrap_model = lambda model: model
     model.save_pretrained(folder, **options)

@@ -1,16 +1,23 @@
-"""What engines and environments of any make may hand back, and what becomes of it: data, never a crash."""
+"""What engines, environments and processes of any make may hand back, and what becomes of it: data, never a crash."""
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from components.environments.base import Transition
 from components.policy.engines.base import Completion
 from components.tree.schema import Node, Status, StopReason
+
+# A line that names an exception, behind what vLLM (process, level, place) and torch (rank) write before it.
+_ERROR = re.compile(
+    r"^(?:\([^)]*\) )?(?:ERROR [^\]]*\] )?(?:\[rank\d+\]: )?([\w.]*(?:Error|Exception)(?:: .*)?)$", re.M
+)
 
 
 def checked(transition: Any) -> Transition:
@@ -57,3 +64,10 @@ def failed(node: Node, error: Exception) -> Node:
     node.status = Status.TIMEOUT if isinstance(error, TimeoutError) else Status.ERROR
     node.error = text(f"{type(error).__name__}: {error}"[:2000])
     return node
+
+
+def first_error(log: Path) -> str:
+    """The first error that a process printed, which is the cause of those after it; or else its last line."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    found = _ERROR.search(text)
+    return (found[1] if found else next(iter(text.strip().splitlines()[-1:]), "its log is empty")).strip()

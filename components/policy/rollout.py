@@ -194,6 +194,9 @@ class Sampler:
             return node, state
         try:
             transition = checked(self._step(state, action))
+            seen: Sequence[int] = ()
+            if not transition.done:
+                seen = self.renderer.observation_ids(transition.observation or "", transition.role)
         except UserError:
             raise
         except Exception as error:  # a fault of the environment concerns this rollout alone, and is no wrong answer
@@ -202,11 +205,10 @@ class Sampler:
             node.stop_reason = transition.stop_reason
             node.answer = transition.answer if transition.stop_reason == StopReason.ANSWERED else None
             return node, transition.state
-        ids = list(self.renderer.observation_ids(transition.observation or "", transition.role))
         node.observation = transition.observation
-        node.token_ids = node.token_ids + ids
-        node.is_action = node.is_action + [False] * len(ids)
-        node.logprobs = node.logprobs + [float("nan")] * len(ids)
+        node.token_ids = [*node.token_ids, *seen]
+        node.is_action = node.is_action + [False] * len(seen)
+        node.logprobs = node.logprobs + [float("nan")] * len(seen)
         return node, transition.state
 
     def _step(self, state: Any, action: str) -> Any:

@@ -1,14 +1,14 @@
 """From features to a distribution of V: an ensemble of small networks that answer with Beta distributions.
 
-A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta distribution
-that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial likelihood of k
-successes among n rollouts, so a label counts as much as its rollouts.
+A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta
+distribution that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial
+likelihood of k successes among n rollouts, so a label counts as much as its rollouts.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from components.allocation.anchors import Belief
 from components.errors import UserError
+from components.predictor.base import FitParams, Prefix
 
 MAX_CONCENTRATION = 200.0
 
@@ -36,22 +37,27 @@ class BetaEnsemble(nn.Module):
         hide: Number of first features that every other member does not see, from the second on.
     """
 
-    seen: Tensor
-
     def __init__(self, features: int, hidden: int, members: int, hide: int = 0) -> None:
         super().__init__()
-        seen = torch.ones(members, features, 1)
-        seen[1::2, :hide] = 0
-        self.register_buffer("seen", seen, persistent=False)
-        scale = seen.sum(1, keepdim=True).sqrt()
-        self.inner = nn.Parameter((2 * torch.rand(members, features, hidden) - 1) / scale)
-        self.inner_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+        self.hide, self.members, self.hidden = hide, members, hidden
+        weight = 2 * torch.rand(members, features, hidden) - 1
+        weight[0::2] /= features**0.5
+        weight[1::2] /= (features - hide) ** 0.5
+        # The members side by side, as columns of one matrix: one product for all. What only every other member sees has
+        # a matrix of its own.
+        self.inner_hidden = nn.Parameter(weight[0::2, :hide].transpose(0, 1).flatten(1).contiguous())
+        self.inner = nn.Parameter(weight[:, hide:].transpose(0, 1).flatten(1).contiguous())
+        self.inner_bias = nn.Parameter(torch.zeros(members * hidden))
         self.outer = nn.Parameter(torch.zeros(members, hidden, 2))
         self.outer_bias = nn.Parameter(torch.zeros(members, 1, 2))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and concentration of each member's Beta distribution, both (E, N), from features (N, F)."""
-        hidden = nn.functional.gelu(features @ (self.inner * self.seen) + self.inner_bias)
+        """Mean and concentration of each member's Beta distribution, both (E, A), from features (A, F)."""
+        inner = torch.addmm(self.inner_bias, features[:, self.hide :], self.inner).view(-1, self.members, self.hidden)
+        if self.hide:
+            seen = features[:, : self.hide] @ self.inner_hidden
+            inner[:, 0::2] += seen.view(-1, (self.members + 1) // 2, self.hidden)
+        hidden = nn.functional.gelu(inner).transpose(0, 1)
         return mean_and_concentration(hidden @ self.outer + self.outer_bias)
 
 
@@ -62,7 +68,7 @@ def mean_and_concentration(output: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def beta_binomial_nll(mean: Tensor, concentration: Tensor, successes: Tensor, trials: Tensor) -> Tensor:
-    """Negative log-likelihood of k successes among n under Beta distributions, without the constant binomial coefficient."""
+    """Negative log-likelihood of k successes among n under Beta distributions, without the binomial coefficient."""
     alpha, beta = mean * concentration, (1 - mean) * concentration
 
     def log_beta(a: Tensor, b: Tensor) -> Tensor:
@@ -90,55 +96,61 @@ def mixture_belief(mean: Tensor, concentration: Tensor) -> Belief:
     return Belief(mean_A, concentration_A)
 
 
-def fit_head(
-    head: BetaEnsemble,
-    features: Tensor,
-    successes: Tensor,
-    trials: Tensor,
-    weights: Tensor,
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    weight_decay: float,
+def fit_beta_binomial(
+    module: nn.Module,
+    beliefs: Callable[[Tensor], tuple[Tensor, Tensor]],
+    prefixes: Sequence[Prefix],
+    successes: np.ndarray,
+    trials: np.ndarray,
+    params: FitParams,
     seed: int,
-) -> float:
-    """Maximises the beta-binomial likelihood; returns the mean loss per rollout over the last ten steps (`finish_fit`).
+    max_norm: float | None = None,
+) -> dict[str, float]:
+    """Maximises the beta-binomial likelihood of the labels (App. E.6, with this likelihood for the squared error).
+
+    A fit that diverges is undone, with a warning: the predictor only says where rollouts go, and a run of days must not
+    end by it.
 
     Args:
-        features: (N, F).
-        successes, trials, weights: k, n and the weight of each label; (N,).
+        module: What is fitted.
+        beliefs: Mean and concentration at some of the prefixes, given their indices (B,); both (B,), or (E, B) of an
+            ensemble, whose members are fitted each on its own.
+        prefixes: Where the labels are.
+        successes, trials: k successes among n rollouts at each prefix; (A,).
+        params: Steps, batch, rates, and the weight of a rollout at a root.
+        seed: Decides which prefixes are drawn.
+        max_norm: Gradients are scaled down to this norm.
+
+    Returns:
+        `fit_loss`, the mean loss per rollout over the last ten steps (NaN if nothing was fitted), and `fit_prefixes`.
     """
-    generator = torch.Generator().manual_seed(seed % 2**31)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=learning_rate, weight_decay=weight_decay)
-    before, losses = snapshot(head), []
-    for _ in range(steps):
-        rows = torch.randint(len(features), (min(batch_size, len(features)),), generator=generator)
-        mean, concentration = head(features[rows])
-        nll = beta_binomial_nll(mean, concentration, successes[rows], trials[rows])
-        loss = (nll * weights[rows]).sum(-1) / (trials[rows] * weights[rows]).sum()
-        optimizer.zero_grad()
-        loss.sum().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(float(loss.detach().mean()))
-    return finish_fit(head, before, losses)
-
-
-def snapshot(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of a module's weights."""
-    return {name: weight.clone() for name, weight in module.state_dict().items()}
-
-
-def finish_fit(module: nn.Module, before: dict[str, Tensor], losses: Sequence[float]) -> float:
-    """The mean of the last ten losses. A fit that diverged is undone, with a warning, and its loss is NaN.
-
-    The predictor only says where rollouts go: a run of days must not end by it.
-    """
-    if np.isfinite(losses[-1]) and all(torch.isfinite(weight).all() for weight in module.parameters()):
-        return float(np.mean(losses[-10:]))
-    module.load_state_dict(before)
-    logger.warning("the predictor's loss is not finite; its fit was undone. A lower predictor.learning_rate may help")
-    return float("nan")
+    loss_of_fit = float("nan")
+    if prefixes:
+        k_A, n_A = (torch.tensor(each, dtype=torch.float32) for each in (successes, trials))
+        weight_A = torch.tensor([params.root_weight if p.turn == 0 else 1.0 for p in prefixes])
+        optimizer = torch.optim.AdamW(
+            module.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
+        )
+        generator, losses = torch.Generator().manual_seed(seed % 2**31), []
+        before = {name: weight.clone() for name, weight in module.state_dict().items()}
+        for _ in range(params.steps):
+            rows = torch.randint(len(prefixes), (min(params.batch_size, len(prefixes)),), generator=generator)
+            k, n, weight = k_A[rows], n_A[rows], weight_A[rows]
+            loss = (beta_binomial_nll(*beliefs(rows), k, n) * weight).sum(-1) / (n * weight).sum()
+            optimizer.zero_grad()
+            loss.sum().backward()  # type: ignore[no-untyped-call]
+            if max_norm is not None:
+                nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+            optimizer.step()
+            losses.append(float(loss.detach().mean()))
+        if np.isfinite(losses[-1]) and all(torch.isfinite(weight).all() for weight in module.parameters()):
+            loss_of_fit = float(np.mean(losses[-10:]))
+        else:
+            module.load_state_dict(before)
+            logger.warning(
+                "the predictor's loss is not finite; its fit was undone: try a lower predictor.learning_rate"
+            )
+    return {"fit_loss": loss_of_fit, "fit_prefixes": float(len(prefixes))}
 
 
 def save_state(module: nn.Module, file: Path) -> None:

@@ -1,8 +1,8 @@
 """`encoder` and `backbone`: a transformer of the predictor's own, trained end to end on the histories' tokens.
 
 `encoder` starts from nothing and is small; `backbone` starts from any Hugging Face checkpoint that shares the policy's
-vocabulary (a Qwen3-0.6B critic for a Qwen3-8B policy, as in the paper), or from the policy itself. Both are causal, so
-all prefixes of a rollout are read off one pass, and both answer with a Beta distribution (`components.predictor.heads`).
+vocabulary (a Qwen3-0.6B critic for a Qwen3-8B policy, as in the paper, App. E.6), or from the policy itself. Both are
+causal, so all prefixes of a rollout are read off one pass, and both answer with a Beta distribution (`heads`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from components.errors import UserError
 from components.policy.checkpoint import load_model, load_tokenizer
 from components.predictor.base import Predictor, Prefix
 from components.predictor.heads import (
-    beta_binomial_nll,
-    finish_fit,
+    fit_beta_binomial,
     load_state,
     mean_and_concentration,
     mixture_belief,
     save_state,
-    snapshot,
 )
 from components.predictor.shared import read
 
@@ -50,21 +48,21 @@ class _Network(nn.Module):
 
 
 class Encoder(Predictor):
-    """A small transformer from scratch. Implements `components.predictor.base.Predictor`."""
+    """A small transformer from scratch."""
 
-    def __init__(self, settings: Any, policy: Path) -> None:
-        self.settings = settings
+    def __init__(self, params: Any, policy: Path) -> None:
+        self.params = params
         with torch.random.fork_rng():  # the same first weights for every run, and no one else's draws disturbed
             torch.manual_seed(0)
             self.network = _Network(self._decoder(policy)).to("cuda" if torch.cuda.is_available() else "cpu")
 
     def _decoder(self, policy: Path) -> Any:
-        hidden = self.settings.hidden
+        hidden = self.params.hidden
         config = Qwen3Config(
             vocab_size=AutoConfig.from_pretrained(policy, trust_remote_code=False).vocab_size,
             hidden_size=hidden,
             intermediate_size=3 * hidden,
-            num_hidden_layers=self.settings.layers,
+            num_hidden_layers=self.params.layers,
             num_attention_heads=4,
             num_key_value_heads=4,
             head_dim=2 * max(4, hidden // 8),
@@ -81,26 +79,12 @@ class Encoder(Predictor):
     def fit(
         self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
     ) -> dict[str, float]:
-        if not prefixes:
-            return {"fit_loss": float("nan"), "fit_prefixes": 0.0}
-        k, n = torch.tensor(successes, dtype=torch.float32), torch.tensor(trials, dtype=torch.float32)
-        weight = torch.tensor([self.settings.root_weight if p.turn == 0 else 1.0 for p in prefixes])
-        optimizer = torch.optim.AdamW(
-            self.network.parameters(), lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
-        )
-        generator, losses = torch.Generator().manual_seed(seed % 2**31), []
-        before = snapshot(self.network)
         self.network.train()
-        for _ in range(self.settings.steps):
-            rows = torch.randint(len(prefixes), (min(self.settings.batch_size, len(prefixes)),), generator=generator)
-            nll = beta_binomial_nll(*self._read([prefixes[i] for i in rows.tolist()]), k[rows], n[rows])
-            loss = (nll * weight[rows]).sum() / (n[rows] * weight[rows]).sum()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        return {"fit_loss": finish_fit(self.network, before, losses), "fit_prefixes": float(len(prefixes))}
+
+        def beliefs(rows: Tensor) -> tuple[Tensor, Tensor]:
+            return self._read([prefixes[i] for i in rows.tolist()])
+
+        return fit_beta_binomial(self.network, beliefs, prefixes, successes, trials, self.params, seed, max_norm=1.0)
 
     def _read(self, prefixes: Sequence[Prefix]) -> tuple[Tensor, Tensor]:
         """Mean and concentration at the end of each prefix, both (N,)."""
@@ -120,9 +104,9 @@ class Backbone(Encoder):
     """A pretrained transformer, fine-tuned; `predictor.path` names it, else it starts as the policy."""
 
     def _decoder(self, policy: Path) -> Any:
-        if self.settings.path is None:
+        if self.params.path is None:
             return load_model(policy).get_decoder()
-        source = Path(self.settings.path)
+        source = Path(self.params.path)
         model = load_model(source)
         if load_tokenizer(source).get_vocab() != load_tokenizer(policy).get_vocab():
             raise UserError(f"predictor.path={str(source)!r} has another vocabulary than the policy in {policy}")

@@ -25,7 +25,7 @@ def observed(forests: Iterable[Path]) -> tuple[np.ndarray, np.ndarray, int]:
         successes.append(np.bincount(tree_L, weights=forest.reward_N[leaf_L] > 0.5))
         rollouts.append(np.bincount(tree_L))
         turns.append(forest.turn_N[leaf_L])
-    every_turn = np.concatenate(turns) if turns else np.zeros(0)
-    if not every_turn.size:
+    if not sum(map(len, turns)):
         return np.zeros(0), np.zeros(0), 1
-    return np.concatenate(successes), np.concatenate(rollouts), max(1, round(float(every_turn.mean())))
+    mean = float(np.concatenate(turns).mean())
+    return np.concatenate(successes), np.concatenate(rollouts), max(1, round(mean))

@@ -5,8 +5,8 @@ The chance of success V_t along a rollout is a martingale that ends in 0 or 1. H
     V_{t+1} | V_t ~ Beta(c V_t, c (1 - V_t)),   c = T - t - 1,
 
 so that every turn resolves the same share of the quadratic variation V_0 (1 - V_0) (Proposition 2), and the last turn
-is the Bernoulli draw of the reward. V_0 has a Beta distribution; with a concentration well below 2 it is U-shaped, and most of
-its prompts are as good as dead.
+is the Bernoulli draw of the reward. V_0 has a Beta distribution; with a concentration well below 2 it is U-shaped, and
+most of its prompts are as good as dead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 from scipy.optimize import brentq, minimize
 from scipy.special import betaln, expit
 
@@ -82,25 +83,22 @@ class Population:
         c = part / (1.0 - part)
         return self.mean * c, (1.0 - self.mean) * c
 
-    def rates(self, prompts: int, rng: np.random.Generator) -> np.ndarray:
+    def rates(self, prompts: int, rng: Generator) -> np.ndarray:
         """Success rates V_0; float64 (P,)."""
         return rng.beta(self.mean * self.concentration, (1.0 - self.mean) * self.concentration, prompts)
 
-    def rollouts(self, rate_R: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def rollouts(self, rate_R: np.ndarray, rng: Generator) -> np.ndarray:
         """V_0, ..., V_{T-1} and the reward of rollouts that start at the given rates; float64 (R, T + 1)."""
-        value_RT = np.empty((len(rate_R), self.turns + 1))
-        value_RT[:, 0] = rate_R
-        for turn in range(self.turns):
-            value, c = value_RT[:, turn], self.turns - turn - 1
-            if c == 0:
-                value_RT[:, turn + 1] = rng.random(len(value)) < value
-                continue
+        value_RH = np.empty((len(rate_R), self.turns + 1))
+        value_RH[:, 0] = rate_R
+        for turn in range(self.turns - 1):
+            value, c = value_RH[:, turn], self.turns - turn - 1
+            value_RH[:, turn + 1] = value
             inside = (value > 0) & (value < 1)
-            value_RT[:, turn + 1] = value
-            value_RT[inside, turn + 1] = rng.beta(
-                np.maximum(c * value[inside], 1e-12), np.maximum(c * (1.0 - value[inside]), 1e-12)
-            )
-        return value_RT
+            alpha, beta = np.maximum(c * value[inside], 1e-12), np.maximum(c * (1.0 - value[inside]), 1e-12)
+            value_RH[inside, turn + 1] = rng.beta(alpha, beta)
+        value_RH[:, -1] = rng.random(len(rate_R)) < value_RH[:, -2]
+        return value_RH
 
 
 def _mixed_share(concentration: float, mean: float, group_size: int) -> float:

@@ -2,8 +2,8 @@
 
 Its sight ends at `floor`: rates nearer to 0 or 1 look alike, as they do to whoever learnt from a few hundred rollouts
 of each kind, so that noise makes some hopeless prompts look fair. `plug-in` takes what it sees for V. `posterior` knows
-the distribution of V and the size of its error, and answers with the Beta distribution that has the posterior's mean and variance: the
-difference between the two is what calibration is worth.
+the distribution of V and the size of its error, and answers with the Beta distribution that has the posterior's mean
+and variance: the difference between the two is what calibration is worth.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.random import Generator
 from scipy.special import expit, logit
 
 from components.allocation.anchors import Belief
@@ -22,19 +23,19 @@ _EDGE = 40.0  # logits beyond are certain
 
 @dataclass(frozen=True)
 class NoisyPredictor:
-    """Attributes:
-    noise: Standard deviation of the error in logits; 0 sees V itself, inf nothing.
-    belief: What is made of it.
-    floor: Rates nearer to 0 or 1 than this are seen as this, before the noise.
+    """See the module's text.
+
+    Attributes:
+        noise: Standard deviation of the error in logits; 0 sees V itself, inf nothing.
+        belief: What is made of it.
+        floor: Rates nearer to 0 or 1 than this are seen as this, before the noise.
     """
 
     noise: float
     belief: Literal["plug-in", "posterior"] = "plug-in"
     floor: float = 0.002
 
-    def predict(
-        self, value_A: np.ndarray, turn_A: np.ndarray, population: Population, rng: np.random.Generator
-    ) -> Belief:
+    def predict(self, value_A: np.ndarray, turn_A: np.ndarray, population: Population, rng: Generator) -> Belief:
         """Beliefs about V at anchors of the given turns."""
         if self.noise == 0:
             return Belief.point(value_A)
@@ -56,18 +57,19 @@ class NoisyPredictor:
         return seen
 
     def _posterior(self, seen: np.ndarray, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and concentration of the Beta distribution with the posterior's two moments, by quadrature and interpolation."""
-        x = np.linspace(
-            -_EDGE, _EDGE, 1601
-        )  # logit V; the distribution of V in logits is smooth where the one of V has poles
+        """Mean and concentration of the Beta distribution with the posterior's first two moments.
+
+        Bayes' rule by quadrature, for sightings on a grid; in between, interpolation.
+        """
+        x = np.linspace(-_EDGE, _EDGE, 1601)  # logit V, whose density is smooth where that of V has poles
         log_prior = -alpha * np.logaddexp(0, -x) - beta * np.logaddexp(0, x)
-        tail = -_EDGE * np.array([alpha, beta]) - np.log(np.array([alpha, beta]) * (x[1] - x[0]))  # exponential ones
+        # Beyond the edges the density falls exponentially; its mass there goes to the points at the edges.
+        tail = -_EDGE * np.array([alpha, beta]) - np.log(np.array([alpha, beta]) * (x[1] - x[0]))
         log_prior[[0, -1]] = np.logaddexp(log_prior[[0, -1]] - np.log(2), tail)
         grid = np.linspace(-_EDGE, _EDGE, 801)
-        log_likelihood = (
-            -0.5 * ((grid[:, None] - self._sight(x)[None, :]) / self.noise) ** 2 if np.isfinite(self.noise) else 0.0
-        )
-        weight = log_prior[None, :] + log_likelihood + np.zeros((len(grid), 1))
+        weight = np.tile(log_prior, (len(grid), 1))
+        if np.isfinite(self.noise):
+            weight -= 0.5 * ((grid[:, None] - self._sight(x)) / self.noise) ** 2
         weight = np.exp(weight - weight.max(axis=1, keepdims=True))
         weight /= weight.sum(axis=1, keepdims=True)
         v = expit(x)

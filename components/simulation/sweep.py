@@ -38,13 +38,8 @@ class Cell:
 
     def margin(self, name: str) -> float:
         """Half the width of the 95 % interval of the mean over seeds (Student's t); NaN with one seed."""
-        return margin(self.values(name))
-
-
-def margin(values: np.ndarray) -> float:
-    """Half the width of the 95 % interval of a mean (Student's t); NaN for a single value."""
-    seeds = len(values)
-    return float(stdtrit(seeds - 1, 0.975) * values.std(ddof=1) / np.sqrt(seeds)) if seeds > 1 else float("nan")
+        values, seeds = self.values(name), len(self.runs)
+        return float(stdtrit(seeds - 1, 0.975) * values.std(ddof=1) / np.sqrt(seeds)) if seeds > 1 else float("nan")
 
 
 def sweep(
@@ -56,21 +51,10 @@ def sweep(
     seeds: int = 1,
     seed: int = 0,
 ) -> list[Cell]:
-    """Simulates every combination, with the same seeds for every arm so that arms are compared on the same prompts.
-
-    Raises:
-        KeyError: if an arm is not registered.
-    """
-    return [
-        Cell(
-            arm,
-            budget,
-            pool,
-            predictor,
-            [
-                simulate(ARMS[arm](), budget, pool, population, predictor, np.random.default_rng([seed, index]))
-                for index in range(seeds)
-            ],
-        )
-        for arm, budget, pool, predictor in product(arms, budgets, pools, predictors)
-    ]
+    """Simulates every combination, with the same seeds for every arm: arms are compared on the same prompts."""
+    cells = []
+    for arm, budget, pool, predictor in product(arms, budgets, pools, predictors):
+        rngs = (np.random.default_rng([seed, index]) for index in range(seeds))
+        runs = [simulate(ARMS[arm](), budget, pool, population, predictor, rng) for rng in rngs]
+        cells.append(Cell(arm, budget, pool, predictor, runs))
+    return cells

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
+
+Row = dict[str, Any]  # an arm in a setting
 
 RATIOS = {
     "effective_ratio": "effective_ratio/prompts",
@@ -92,10 +94,10 @@ class Estimate:
         if not len(known):
             return cls(float("nan"), float("nan"), 0)
         spread = known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else float("nan")
-        return cls(float(known.mean()), float(stats.t.ppf(0.975, len(known) - 1) * spread), len(known))
+        return cls(float(known.mean()), float(stdtrit(len(known) - 1, 0.975) * spread), len(known))
 
 
-def compare(curves: Sequence[Curve], baseline: str, accuracy: float | None = None) -> list[dict[str, Any]]:
+def summarise(curves: Sequence[Curve], baseline: str, accuracy: float | None = None) -> list[Row]:
     """One row for each setting and arm.
 
     Args:
@@ -118,7 +120,7 @@ def compare(curves: Sequence[Curve], baseline: str, accuracy: float | None = Non
             target = float(np.mean([c.at("units", limit["units"]) for c in base.values()]))
         for arm in dict.fromkeys(c.arm for c in mine):
             runs = [c for c in mine if c.arm == arm]
-            row: dict[str, Any] = {"task": mine[0].task, "setting": mine[0].setting, "arm": arm, "seeds": len(runs)}
+            row: Row = {"task": mine[0].task, "setting": mine[0].setting, "arm": arm, "seeds": len(runs)}
             row |= {**limit, "reached": target}
             for axis, spent in limit.items():
                 for name, measure in (("accuracy", Curve.at), ("area", Curve.area)):
@@ -150,7 +152,7 @@ COLUMNS = {
 }
 
 
-def cells(row: dict[str, Any], columns: Iterable[str] = COLUMNS) -> list[str]:
+def cells(row: Row, columns: Iterable[str] = COLUMNS) -> list[str]:
     """A row as text: its arm, its number of seeds, and the columns."""
     return [row["arm"], str(row["seeds"])] + [_shown(name, row[name], row["seeds"]) for name in columns]
 
@@ -165,7 +167,7 @@ def _shown(name: str, value: Estimate, seeds: int) -> str:
     return number + (f" ({value.n} of {seeds})" if name.startswith("cost") and value.n < seeds else "")
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """A table for each task and setting."""
     parts = []
     for title, mine in by_title(rows).items():
@@ -181,17 +183,17 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(parts)
 
 
-def by_title(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def by_title(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each task and setting, in order."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(", ".join(filter(None, (row["task"], row["setting"]))), []).append(row)
     return found
 
 
-def flat(row: dict[str, Any]) -> dict[str, Any]:
+def flat(row: Row) -> Row:
     """A row with plain numbers: each estimate as name, name_low and name_high; None where there is none."""
-    out: dict[str, Any] = {}
+    out: Row = {}
     for name, value in row.items():
         if isinstance(value, Estimate):
             known = value.n > 0

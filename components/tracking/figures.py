@@ -10,16 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from components.tracking.compare import Curve
+from components.tracking.names import WORK
 
 Style = dict[str, Any]  # of an arm: colour and dashes
 Panel = Callable[[Axes, list[Curve], Style], None]  # draws the seeds of one arm
 
-TIMES = {  # the stages of an iteration, as the figure of times sums them up
-    "rollouts": ("generate", "refill_roots", "expand_prefixes"),
-    "verification": ("verify_factual", "verify_counterfactual"),
-    "predictor": ("score_prompts", "allocate_roots", "refit_predictor"),
-    "policy update": ("update_policy",),
-}
+TIMES = {kind: stages for kind, stages in WORK.items() if kind != "evaluation"}
 
 
 def accuracy(curves: Sequence[Curve]) -> Figure:

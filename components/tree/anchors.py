@@ -34,7 +34,7 @@ def visited_anchors(forest: Forest) -> Anchors:
     for leaf in forest.leaves_L[~forest.is_counterfactual_N[forest.leaves_L]].tolist():
         reward, suffix = forest.reward_N[leaf], 0
         path = forest.path(leaf)
-        for row, child in zip(path[-2::-1], path[:0:-1], strict=True):
+        for row, child in zip(path[-2::-1], path[:0:-1], strict=True):  # from the leaf up; at `row`, `child` was taken
             anchor = first_N[row]
             suffix += int(forest.action_tokens_N[child])
             rollouts[anchor] += 1
@@ -62,9 +62,9 @@ def visited_anchors(forest: Forest) -> Anchors:
 def from_stage_1(forest: Forest, leaf: int) -> bool:
     """Whether a rollout was planned in stage 1: a fresh sample of the policy at its root.
 
-    Stage 2's extra root rollouts are not: a tree gets them because its factual rollouts agreed, or had no prefix. Refills
-    of stage 1 are; where an arm refills the same prompt until it is balanced (`reinforce-ada`), their number depends on
-    outcomes.
+    The extra root rollouts of stage 2 were not: a tree gets them because its first rollouts agreed or had no prefix.
+    Refills of stage 1 were. Where an arm refills a prompt until it is balanced (`reinforce-ada`), their number depends
+    on outcomes.
     """
     node = forest.nodes[leaf]
     return node.origin == Origin.FACTUAL and node.sibling < forest.nodes[node.anchor_id].allocated

@@ -50,7 +50,7 @@ def edge_advantages(
     parents = forest.parent_N.tolist()
     children: list[list[int]] = [[] for _ in parents]
     first_leaf = np.where(np.isfinite(forest.reward_N), np.arange(len(forest)), -1).tolist()
-    for row in range(len(parents) - 1, -1, -1):
+    for row in range(len(parents) - 1, -1, -1):  # children before their parents
         parent = parents[row]
         if parent >= 0:
             children[parent].append(row)
@@ -61,15 +61,14 @@ def edge_advantages(
     for row, below in enumerate(children):
         siblings = np.array(below[::-1], dtype=np.int64)
         scored = siblings[np.isfinite(value_N[siblings])]
-        if len(siblings) >= 2 or (parents[row] < 0 and len(siblings)):
+        if len(siblings) >= 2 or (parents[row] < 0 and len(siblings)):  # an only child of a root is a dropped singleton
             groups += 1
-            reason = why_dropped(value_N[siblings])
-            if reason is not None:
+            if reason := why_dropped(value_N[siblings]):
                 dropped[reason] += 1
             else:
                 args = (value_N[scored],) if weight_N is None else (value_N[scored], weight_N[scored])
                 advantage_N[scored] = compare(*args)
                 edge_N[scored] = scored
-        if len(scored) == 1 and parents[row] >= 0:
+        if len(scored) == 1 and parents[row] >= 0:  # nobody to compare with: the parent's edge goes on
             advantage_N[scored], edge_N[scored] = advantage_N[row], edge_N[row]
     return EdgeAdvantages(advantage_N, edge_N, np.array(first_leaf, dtype=np.int64), groups, dropped)

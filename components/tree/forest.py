@@ -1,7 +1,7 @@
 """The rollout forest in memory: nodes, and the arrays that the mathematics works on.
 
-Axis suffixes: `_N` nodes, `_L` leaves, `_T` the tokens of all nodes, one node after the other. Arrays over nodes are
-indexed by `node_id`, which equals the row number.
+Arrays over nodes (`_N`) are indexed by `node_id`, which equals the row number; those over tokens (`_T`) hold the tokens
+of all nodes, one node after the other.
 """
 
 from __future__ import annotations
@@ -78,13 +78,8 @@ class Forest:
     @cached_property
     def reward_N(self) -> np.ndarray:
         """Terminal reward, NaN at inner nodes and at leaves that could not be scored; float64."""
-        return np.array(
-            [
-                n.reward if n.is_terminal and n.status == Status.OK and n.reward is not None else np.nan
-                for n in self.nodes
-            ],
-            dtype=np.float64,
-        )
+        scored = (n.reward if n.is_terminal and n.status == Status.OK else None for n in self.nodes)
+        return np.array(list(scored), dtype=np.float64)  # None becomes NaN
 
     @cached_property
     def action_tokens_N(self) -> np.ndarray:

@@ -45,11 +45,12 @@ def normalised(reward_M: np.ndarray) -> np.ndarray:
     return advantage_M
 
 
-def leave_one_out(reward_M: np.ndarray, weight_M: np.ndarray) -> np.ndarray:
-    """r minus the weighted mean of the *other* scored members; 0 in a group without contrast; NaN if unscored.
+def leave_one_out(reward_M: np.ndarray, weight_M: np.ndarray | None = None) -> np.ndarray:
+    """r minus the (weighted) mean of the *other* scored members; 0 in a group without contrast; NaN if unscored.
 
     The baseline of a member does not depend on what that member did, so that it does not bias the gradient.
     """
+    weight_M = np.ones(len(reward_M)) if weight_M is None else weight_M
     scored = np.isfinite(reward_M)
     advantage_M = np.where(scored, 0.0, np.nan)
     if why_dropped(reward_M) is None:

@@ -10,9 +10,8 @@ import numpy as np
 from scipy.special import gammaln
 
 from components.allocation.budget import CONTINUATION_COST, ROOT_COST
-from components.allocation.prefixes import is_open
 from components.allocation.utilities import prefix_utility
-from components.tree.anchors import SUCCESS, from_stage_1, merged_prefixes, visited_anchors
+from components.tree.anchors import SUCCESS, from_stage_1, merged_prefixes, stored_belief
 from components.tree.forest import Forest
 from components.tree.groups import EPS
 from components.tree.terms import Terms
@@ -26,8 +25,8 @@ def effective_ratio_by_prompt(forest: Forest) -> float:
 
     It favours arms with many leaves per prompt; see `effective_ratio_matched`.
     """
-    trees, mixed_L = _trees(forest), _in_mixed_tree(forest)
-    return len(np.unique(forest.tree_N[forest.scored_L[mixed_L]])) / len(trees) if len(trees) else NAN
+    mixed = np.unique(forest.tree_N[forest.scored_L[_in_mixed_tree(forest)]])
+    return len(mixed) / len(np.unique(forest.tree_N)) if len(forest) else NAN
 
 
 def effective_ratio_by_leaf(forest: Forest) -> float:
@@ -52,31 +51,57 @@ def effective_ratio_matched(forest: Forest, leaves: int) -> float:
     return max(float(np.mean(chances)), 0.0) if chances else NAN
 
 
-def flip_rates(forest: Forest) -> tuple[float, float]:
-    """Share of the scored continuations whose outcome differs from that of the factual rollouts through their anchor.
-
-    Continuations from a root, or from a prefix whose factual rollouts disagree or were not scored, have nothing to flip
-    and do not count. Whether prefixes were well chosen is judged here, on fresh samples: the factual leaf itself was a
-    reason for choosing.
+def planned_outcomes(forest: Forest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What was known when stage 2 was planned: the outcomes of stage 1's rollouts through each prefix.
 
     Returns:
-        The share, and the share that was expected: the mean of E[V_pref(1)] (Eq. 15) under the beliefs of the forest
-        given the factual rollouts, which is what the planner goes by. Both NaN without such continuations.
+        first_N: The first node with the same history, as `merged_prefixes` gives it; int64.
+        successes_N, failures_N: At those first nodes, 0 elsewhere; int64.
     """
-    anchors, first_N = visited_anchors(forest), merged_prefixes(forest)
-    row_N = np.zeros(len(forest), dtype=np.int64)
-    row_N[anchors.node_A] = np.arange(len(anchors))
+    first_N = merged_prefixes(forest)
+    successes_N, failures_N = np.zeros((2, len(forest)), dtype=np.int64)
+    for leaf in forest.scored_L.tolist():
+        if from_stage_1(forest, leaf):
+            rows = first_N[forest.path(leaf)[:-1]]
+            (successes_N if forest.reward_N[leaf] > SUCCESS else failures_N)[rows] += 1
+    return first_N, successes_N, failures_N
+
+
+def flips(forest: Forest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The scored continuations that could flip an outcome, and those that did.
+
+    Continuations from a root, or from a prefix whose factual rollouts disagree or were not scored, have nothing to flip
+    and are left out.
+
+    Returns:
+        leaf_L, anchor_L: Their leaves, and the first nodes with the history that they start from; int64.
+        flipped_L: Whether the outcome differs from that of the factual rollouts through the anchor; bool.
+    """
+    first_N, successes_N, failures_N = planned_outcomes(forest)
     leaf_L = forest.scored_L[forest.is_counterfactual_N[forest.scored_L]]
-    row_L = row_N[first_N[[forest.nodes[leaf].anchor_id for leaf in leaf_L.tolist()]]]
-    open_L = is_open(anchors)[row_L]
-    leaf_L, row_L = leaf_L[open_L], row_L[open_L]
-    if not len(leaf_L):
-        return NAN, NAN
-    passed_A = anchors.successes_A > 0
-    seen = anchors.belief.after(anchors.successes_A, anchors.failures_A)
-    expected_A = prefix_utility(seen, passed_A, np.ones(len(anchors), dtype=np.int64))
-    flipped_L = (forest.reward_N[leaf_L] > SUCCESS) != passed_A[row_L]
-    return float(flipped_L.mean()), float(expected_A[row_L].mean())
+    anchor_L = first_N[np.array([forest.nodes[leaf].anchor_id for leaf in leaf_L.tolist()], dtype=np.int64)]
+    open_L = (forest.turn_N[anchor_L] > 0) & ((successes_N[anchor_L] > 0) != (failures_N[anchor_L] > 0))
+    leaf_L, anchor_L = leaf_L[open_L], anchor_L[open_L]
+    return leaf_L, anchor_L, (forest.reward_N[leaf_L] > SUCCESS) != (successes_N[anchor_L] > 0)
+
+
+def flip_rates(forest: Forest) -> tuple[float, float]:
+    """Share of the continuations of `flips` that flipped, and the share that was expected.
+
+    Whether prefixes were well chosen is judged here, on fresh samples: the factual leaf itself was a reason to choose.
+    Expected is the mean of E[V_pref(1)] (Eq. 15) over their anchors, under each anchor's own belief given the rollouts
+    of stage 1 through it: what the planner knew. Extra root rollouts of stage 2 came later, and pass prefixes at which
+    nothing was predicted, so they take no part.
+
+    Returns:
+        Both shares; NaN without such continuations, or without predictions at their anchors.
+    """
+    _, anchor_L, flipped_L = flips(forest)
+    _, successes_N, failures_N = planned_outcomes(forest)
+    known = [row for row in anchor_L.tolist() if forest.nodes[row].v_hat is not None]
+    belief = stored_belief([forest.nodes[row] for row in known]).after(successes_N[known], failures_N[known])
+    expected_K = prefix_utility(belief, successes_N[known] > 0, np.ones(len(known), dtype=np.int64))
+    return float(flipped_L.mean()) if len(flipped_L) else NAN, float(expected_K.mean()) if known else NAN
 
 
 def unique_token_ratio(forest: Forest) -> float:
@@ -154,10 +179,6 @@ def _end(reward_L: np.ndarray) -> str:
     return "mixed" if np.ptp(scored) > EPS else "all succeed" if scored[0] > SUCCESS else "all fail"
 
 
-def _trees(forest: Forest) -> np.ndarray:
-    return np.unique(forest.tree_N)
-
-
 def _in_mixed_tree(forest: Forest) -> np.ndarray:
     """Whether each scored leaf lies in a tree with both outcomes; bool, along `forest.scored_L`."""
     trees, tree_L = np.unique(forest.tree_N[forest.scored_L], return_inverse=True)
@@ -170,11 +191,14 @@ def _in_mixed_tree(forest: Forest) -> np.ndarray:
 
 
 def _trained(forest: Forest, terms: Terms) -> int:
-    """Scored leaves with at least one term on their path."""
+    """Scored leaves of which a token that they sampled themselves has a term; a shared prefix is its first owner's."""
     has_term = np.zeros(len(forest), dtype=bool)
     has_term[terms.node_K] = True
-    own = set(terms.leaf_K.tolist())
-    return sum(leaf in own or bool(has_term[forest.path(leaf)].any()) for leaf in forest.scored_L.tolist())
+    trained = 0
+    for leaf in forest.scored_L.tolist():
+        path = forest.path(leaf)
+        trained += bool(has_term[path[path.index(forest.nodes[leaf].anchor_id) + 1 :]].any())
+    return trained
 
 
 def _log_choose(n: int, k: int) -> float:

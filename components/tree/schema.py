@@ -1,4 +1,4 @@
-"""The forest's schema: one row per node, written with an explicit Arrow schema.
+"""The forest's schema: one row per node.
 
 A node is one turn: the thought and action that the policy sampled, plus the observation that the environment returned.
 The root node is the prompt. A node stores only its *delta*: concatenating the deltas from the root to a node gives the
@@ -72,12 +72,9 @@ class Node:
     status: str = Status.OK
     reward: float | None = None  # only at terminal nodes with status ok; None is "not known", never 0
     v_hat: float | None = None  # predicted chance of success at this prefix, before its continuations were sampled
-    concentration: float | None = (
-        None  # alpha + beta of the Beta distribution with mean v_hat; inf or None: v_hat is a point
-    )
-    allocated: int = (
-        0  # factual rollouts granted at a root before stage 2 (which may add more), continuations at a prefix
-    )
+    concentration: float | None = None  # of the Beta distribution with mean v_hat; inf or None: v_hat is a point
+    # Rollouts granted: at a root those of stage 1 (stage 2 may add more), at a prefix its continuations.
+    allocated: int = 0
     rule: str | None = None  # the rule that granted them
     value: float | None = None  # mean reward of the leaves below (Eq. 18)
     advantage: float | None = None  # the (mean) advantage that this node's action tokens carried in the update
@@ -99,39 +96,26 @@ class Node:
 
 
 _CATEGORY = pa.dictionary(pa.int32(), pa.string())
+_TYPES = {
+    "int": pa.int32(),
+    "str": pa.string(),
+    "str | None": pa.string(),
+    "float | None": pa.float32(),
+    "list[int]": pa.list_(pa.int32()),
+    "list[bool]": pa.list_(pa.bool_()),
+    "list[float]": pa.list_(pa.float32()),
+}
+_TYPES_BY_NAME = {"turn": pa.int16(), "seed": pa.int64()} | dict.fromkeys(
+    ("origin", "stop_reason", "status", "rule"), _CATEGORY
+)
 
 NODE_SCHEMA = pa.schema(
     [
-        pa.field("tree_id", pa.int32(), nullable=False),
-        pa.field("prompt_id", pa.string(), nullable=False),
-        pa.field("node_id", pa.int32(), nullable=False),
-        pa.field("parent_id", pa.int32(), nullable=False),
-        pa.field("turn", pa.int16(), nullable=False),
-        pa.field("origin", _CATEGORY, nullable=False),
-        pa.field("anchor_id", pa.int32(), nullable=False),
-        pa.field("sibling", pa.int32(), nullable=False),
-        pa.field("token_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("is_action", pa.list_(pa.bool_()), nullable=False),
-        pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("action", pa.string()),
-        pa.field("observation", pa.string()),
-        pa.field("answer", pa.string()),
-        pa.field("error", pa.string()),
-        pa.field("stop_reason", _CATEGORY),
-        pa.field("status", _CATEGORY, nullable=False),
-        pa.field("reward", pa.float32()),
-        pa.field("v_hat", pa.float32()),
-        pa.field("concentration", pa.float32()),
-        pa.field("allocated", pa.int32(), nullable=False),
-        pa.field("rule", _CATEGORY),
-        pa.field("value", pa.float32()),
-        pa.field("advantage", pa.float32()),
-        pa.field("policy_version", pa.int32(), nullable=False),
-        pa.field("seed", pa.int64(), nullable=False),
+        pa.field(f.name, _TYPES_BY_NAME.get(f.name, _TYPES[str(f.type)]), nullable=f.default is None)
+        for f in fields(Node)
     ]
 )
-
-assert [f.name for f in fields(Node)] == NODE_SCHEMA.names, "Node and NODE_SCHEMA must list the same columns"
+"""The columns are the fields of `Node`, in their order; those that may be None are nullable."""
 
 
 def nodes_to_table(nodes: list[Node]) -> pa.Table:
@@ -166,24 +150,18 @@ def _to_list(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_list(column.type):
         return list(column.to_pylist())
     lists = column.combine_chunks()
-    flat, bounds = lists.values.to_numpy(zero_copy_only=False).tolist(), lists.offsets.to_numpy().tolist()
+    flat, bounds = lists.values.to_pylist(), lists.offsets.to_pylist()  # `to_numpy` would import pandas
     return [flat[begin:end] for begin, end in pairwise(bounds)]
 
 
 def table_to_nodes(table: pa.Table) -> list[Node]:
-    """Converts an Arrow table with `NODE_SCHEMA` back to nodes.
-
-    Raises:
-        ValueError: if the columns or their types differ from `NODE_SCHEMA` (the message shows both).
-    """
+    """Converts a table back to nodes; a `ValueError` shows the columns and types that differ from `NODE_SCHEMA`."""
     if not table.schema.equals(NODE_SCHEMA):
+        expected, found = ({f.name: str(f.type) for f in schema} for schema in (NODE_SCHEMA, table.schema))
         differing = [
-            f"{name}: {table.schema.field(name).type if name in table.schema.names else 'missing'}"
-            f" (expected {NODE_SCHEMA.field(name).type if name in NODE_SCHEMA.names else 'no such column'})"
-            for name in dict.fromkeys([*NODE_SCHEMA.names, *table.schema.names])
-            if name not in table.schema.names
-            or name not in NODE_SCHEMA.names
-            or table.schema.field(name).type != NODE_SCHEMA.field(name).type
+            f"{name}: {found.get(name, 'missing')} (expected {expected.get(name, 'no such column')})"
+            for name in expected | found
+            if expected.get(name) != found.get(name)
         ]
-        raise ValueError("not a forest: " + ("; ".join(differing) or "nullability of columns differs"))
+        raise ValueError("not a forest: " + ("; ".join(differing) or "order or nullability of columns differs"))
     return [Node(*row) for row in zip(*map(_to_list, table.columns), strict=True)]

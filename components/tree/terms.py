@@ -6,18 +6,16 @@ A term says: the action tokens of node `node_K`, in the context of the path to l
     loss = - sum_K weight_K sum_{tokens of node_K} min(rho A, clip(rho) A)
 
 The weights sum to 1 over all tokens of all terms. What is dropped leaves numerator and denominator alike. A node
-shared by several leaves has one term for each of them where advantages belong to leaves,
-as if the rollouts were flat: the forward pass may be shared, the terms are never added before the clip. Where
-advantages belong to edges of the tree a node has one term.
-
-Siblings that happened to sample the same action tokens stay separate nodes: each is a draw of the policy and counts as
-one.
+shared by several leaves has one term for each of them where advantages belong to leaves, as if the rollouts were flat:
+the forward pass may be shared, the terms are never added before the clip. Where advantages belong to edges of the tree,
+a node has one term. Siblings that sampled the same action tokens stay separate nodes: each is a draw of the policy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
 
@@ -29,7 +27,7 @@ from components.tree.groups import REASONS, why_dropped
 
 @dataclass(frozen=True)
 class Terms:
-    """The advantage that each node's action tokens carry, and how much it weighs. Axis `_K`: terms.
+    """The advantage that each node's action tokens carry, and how much it weighs.
 
     Attributes:
         leaf_K: Row of the leaf whose path is the context; int64.
@@ -51,7 +49,7 @@ class Terms:
         return len(self.node_K)
 
     def advantage_N(self, nodes: int) -> np.ndarray:
-        """Mean advantage that each node's action tokens carry, by weight, float64 (nodes,); NaN without a term."""
+        """Mean advantage that each node's action tokens carry, by weight; float64 (N,), NaN without a term."""
         weight_N = np.bincount(self.node_K, weights=self.weight_K, minlength=nodes)
         total_N = np.bincount(self.node_K, weights=self.weight_K * self.advantage_K, minlength=nodes)
         mean_N = np.full(nodes, np.nan)
@@ -86,36 +84,29 @@ def leaf_terms(
     """
     dropped = dict.fromkeys(REASONS, 0)
     trees = forest.by_tree(forest.leaves_L)
-    leaf: list[int] = []
-    node: list[int] = []
-    advantages: list[float] = []
-    weight: list[float] = []
+    terms: list[tuple[int, int, float, float]] = []
     trained = 0
     for members_M in trees:
-        reason = why_dropped(forest.reward_N[members_M])
-        if reason is not None:
+        if reason := why_dropped(forest.reward_N[members_M]):
             dropped[reason] += 1
             continue
-        for row, inter in zip(members_M.tolist(), advantage(forest.reward_N[members_M]).tolist(), strict=True):
-            path = [step for step in forest.path(row) if forest.action_tokens_N[step]]
-            if inter != inter or not path:  # not scored, or nothing was sampled
+        for leaf, inter in zip(members_M.tolist(), advantage(forest.reward_N[members_M]).tolist(), strict=True):
+            path = [node for node in forest.path(leaf) if forest.action_tokens_N[node]]
+            if isnan(inter) or not path:  # not scored, or nothing was sampled
                 continue
             trained += 1
             each = 1.0 / int(forest.action_tokens_N[path].sum())
-            leaf += [row] * len(path)
-            node += path
-            advantages += [inter + (intra.advantage_N[step] if intra else 0.0) for step in path]
-            weight += [each] * len(path)
-    weight_K = np.array(weight, dtype=np.float64) / max(trained, 1)
-    rows = np.array(leaf, dtype=np.int64), np.array(node, dtype=np.int64)
-    return Terms(*rows, np.array(advantages, dtype=np.float64), weight_K, len(trees), dropped)
+            terms += [(leaf, node, inter + (intra.advantage_N[node] if intra else 0.0), each) for node in path]
+    leaf_K, node_K, advantage_K, weight_K = np.array(terms, dtype=np.float64).reshape(-1, 4).T
+    rows = leaf_K.astype(np.int64), node_K.astype(np.int64)
+    return Terms(*rows, advantage_K, weight_K / max(trained, 1), len(trees), dropped)
 
 
 def edge_terms(forest: Forest, edges: EdgeAdvantages) -> Terms:
     """One term for every node of every contributing edge, in the context of the first scored leaf below it."""
     node_K = np.flatnonzero((edges.edge_N >= 0) & (forest.action_tokens_N > 0))
     edge_K = edges.edge_N[node_K]
-    tokens_E = np.bincount(edge_K, weights=forest.action_tokens_N[node_K], minlength=len(forest))
-    contributing = max(int((tokens_E > 0).sum()), 1)
-    weight_K = 1.0 / (tokens_E[edge_K] * contributing)
+    tokens_N = np.bincount(edge_K, weights=forest.action_tokens_N[node_K], minlength=len(forest))  # at first nodes
+    contributing = max(int((tokens_N > 0).sum()), 1)
+    weight_K = 1.0 / (tokens_N[edge_K] * contributing)
     return Terms(edges.leaf_N[node_K], node_K, edges.advantage_N[node_K], weight_K, edges.groups, edges.dropped)

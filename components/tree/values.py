@@ -13,6 +13,8 @@ Only leaves that carry a reward count. A node without one below it has value NaN
 
 from __future__ import annotations
 
+from math import isnan
+
 import numpy as np
 
 from components.tree.anchors import SUCCESS
@@ -29,9 +31,12 @@ def leaf_values(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
     scored_N = np.isfinite(forest.reward_N)
     total, count = np.where(scored_N, forest.reward_N, 0.0).tolist(), scored_N.astype(np.int64).tolist()
     for row, parent in _children_first(forest):
-        total[parent] += total[row]
-        count[parent] += count[row]
-    return _ratio(total, count), np.array(count, dtype=np.int64)
+        if parent >= 0:
+            total[parent] += total[row]
+            count[parent] += count[row]
+    count_N, value_N = np.array(count, dtype=np.int64), np.full(len(forest), np.nan)
+    np.divide(total, count, out=value_N, where=count_N > 0)
+    return value_N, count_N
 
 
 def own_rollouts(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
@@ -58,35 +63,22 @@ def own_rollouts(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
     return sum_N, count_N
 
 
-def child_values(forest: Forest) -> tuple[np.ndarray, np.ndarray]:
-    """Unweighted values R(y), the mean over the children that have a value, and the number of those children.
+def child_values(forest: Forest) -> np.ndarray:
+    """Unweighted values R(y) (App. E.3): the mean over the children that have a value; a leaf's reward; float64 (N,).
 
-    Returns:
-        value_N: R of each node; a leaf's reward; NaN where no scored leaf lies below. float64.
-        children_N: Children that have a value; int64.
+    NaN where no scored leaf lies below.
     """
     value = forest.reward_N.tolist()
-    total, children = [0.0] * len(forest), [0] * len(forest)
+    total, children = [0.0] * len(forest), [0] * len(forest)  # of the children that have a value
     for row, parent in _children_first(forest):
         if children[row]:
             value[row] = total[row] / children[row]
-        if value[row] == value[row]:  # not NaN
+        if not isnan(value[row]) and parent >= 0:
             total[parent] += value[row]
             children[parent] += 1
-    for row in np.flatnonzero(forest.is_root_N).tolist():
-        if children[row]:
-            value[row] = total[row] / children[row]
-    return np.array(value, dtype=np.float64), np.array(children, dtype=np.int64)
+    return np.array(value, dtype=np.float64)
 
 
 def _children_first(forest: Forest) -> list[tuple[int, int]]:
-    """(row, parent) of all nodes but the roots; every node comes after its children."""
-    parents = forest.parent_N.tolist()
-    return [(row, parents[row]) for row in range(len(parents) - 1, -1, -1) if parents[row] >= 0]
-
-
-def _ratio(total: list[float], count: list[int]) -> np.ndarray:
-    total_N, count_N = np.array(total, dtype=np.float64), np.array(count, dtype=np.float64)
-    ratio_N = np.full(len(total_N), np.nan)
-    np.divide(total_N, count_N, out=ratio_N, where=count_N > 0)
-    return ratio_N
+    """(row, parent) of all nodes, -1 at roots; every node comes after its children, whose rows are larger."""
+    return list(enumerate(forest.parent_N.tolist()))[::-1]

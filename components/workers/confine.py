@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import struct
 import sys
 from contextlib import suppress
@@ -33,7 +34,7 @@ _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_* of
 _ALLOW, _EPERM, _KILL = 0x7FFF0000, 0x00050001, 0x80000000  # SECCOMP_RET_ALLOW, _ERRNO | EPERM, _KILL_PROCESS
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
 _NOBODY = 65534
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 22, 38, 2
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _MODE_FILTER = 1, 22, 38, 2
 
 
 def available() -> bool:
@@ -48,6 +49,7 @@ def confine() -> None:
         OSError: if the kernel refuses.
     """
     _leave_root()
+    die_with_parent()  # which another user's name undoes
     numbers = ALLOWED[platform.machine()].values()
     program = [(_LOAD, 0, 0, 4), (_JUMP_IF_EQUAL, 1, 0, _ARCHITECTURE[platform.machine()]), (_RETURN, 0, 0, _KILL)]
     program.append((_LOAD, 0, 0, 0))
@@ -59,6 +61,12 @@ def confine() -> None:
     for arguments in ((_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), (_PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0)):
         if libc.prctl(*arguments) != 0:
             raise OSError(ctypes.get_errno(), "this kernel does not let a process be confined by seccomp")
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when its parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def _leave_root() -> None:

@@ -1,7 +1,9 @@
 """The helper process: imports a function once, then forks a child to run it, and forks anew when a child dies.
 
-The kernel kills a child that takes too long, by CPU time or by the clock: two alarms with their default action are set
-before each task, so a task that holds the interpreter, or sleeps, or was left behind by a killed parent ends as well.
+A task that takes too long is stopped thrice over. The kernel kills the child by CPU time or by the clock: two alarms
+with their default action are set before each task, so that one which holds the interpreter ends as well. A task may
+cancel or catch these; then the server kills the child, and what it started, soon after. Last, a child does not outlive
+the server, nor the server the program (Linux).
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from components.workers.confine import confine
+from components.workers.confine import confine, die_with_parent
 
+GRACE_SECONDS = 0.5  # beyond the time limit, which the alarms of a child keep unless the task undoes them
 REPLY_BYTES = 1 << 20  # the longest reply that is read
 RECURSION = 100_000  # frames: what is nested deeply then ends, runs out of time, or dies; no library can swallow it
 
@@ -29,22 +32,22 @@ def serve(parent: Connection, function: Callable[[Any], Any], options: dict[str,
     """Answers tasks until the other side closes."""
     parent.send_bytes(json.dumps({"pid": os.getpid()}).encode())
     pid, child = _fork(function, options, parent)
+    clock, cpu = f"stopped after {options['timeout']:g} s", f"stopped after {options['cpu']:g} s of CPU time"
+    late = {-signal.SIGALRM: clock, -signal.SIGPROF: cpu}
     while True:
         try:
             task = parent.recv_bytes()
+            in_time = _send(child, task, parent, options["timeout"] + GRACE_SECONDS)
         except (EOFError, OSError):
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
             return
-        reply = _ask(child, task)
+        reply = _receive(child) if in_time else None
         if reply is None or options["hostile"]:
-            os.kill(pid, signal.SIGKILL)  # does nothing to one that is dead already
-            died_of = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            died_of = _kill(pid)
             child.close()
             if reply is None:
-                cpu = f"{options['cpu']:g} s of CPU time"
-                late = {-signal.SIGALRM: f"{options['timeout']:g} s", -signal.SIGPROF: cpu}
-                value = f"stopped after {late[died_of]}" if died_of in late else f"the process died ({died_of})"
-                reply = {"status": "timeout" if died_of in late else "error", "value": value}
+                value = late.get(died_of, f"the process died ({died_of})") if in_time else clock
+                reply = {"status": "timeout" if value in late.values() else "error", "value": value}
             parent.send_bytes(json.dumps(reply).encode())
             task, reply = b"", None  # a hostile child must not find its predecessor's in the frames that it inherits
             pid, child = _fork(function, options, parent)
@@ -52,14 +55,35 @@ def serve(parent: Connection, function: Callable[[Any], Any], options: dict[str,
             parent.send_bytes(json.dumps(reply).encode())
 
 
-def _ask(child: Connection, task: bytes) -> dict[str, Any] | None:
+def _send(child: Connection, task: bytes, parent: Connection, seconds: float) -> bool:
+    """Whether the child answers, or ends, in time.
+
+    Raises:
+        EOFError: if the program is gone.
+    """
+    with suppress(OSError):  # it ended
+        child.send_bytes(task)
+    ready = wait([child, parent], seconds)
+    if parent in ready:  # nothing else is sent while an answer is due
+        raise EOFError
+    return bool(ready)
+
+
+def _receive(child: Connection) -> dict[str, Any] | None:
     """The child's reply; None where it died or wrote something else."""
     try:
-        child.send_bytes(task)
         reply = json.loads(child.recv_bytes(REPLY_BYTES))
     except (EOFError, OSError, ValueError, RecursionError):
         return None
     return {"status": str(reply["status"]), "value": reply["value"]} if _is_reply(reply) else None
+
+
+def _kill(pid: int) -> int:
+    """Kills a child, where it lives, and what it started; how it ended, as `subprocess` says it."""
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _is_reply(reply: Any) -> bool:
@@ -83,6 +107,8 @@ def _work(
     server: Connection, function: Callable[[Any], Any], timeout: float, cpu: float, memory: int, hostile: bool
 ) -> NoReturn:
     """The child: runs tasks until the server closes, or one task only where it is hostile."""
+    os.setpgid(0, 0)  # a group of its own, so that what a task starts can be killed with it
+    die_with_parent()
     alarms = ((signal.ITIMER_REAL, timeout), (signal.ITIMER_PROF, cpu))
     for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
         with suppress(ValueError, OSError):  # where a lower one stands already, or the system has none
@@ -90,6 +116,9 @@ def _work(
     sys.setrecursionlimit(1000 if hostile else RECURSION)
     while True:
         task = server.recv_bytes()
+        for caught in (signal.SIGALRM, signal.SIGPROF):  # by an earlier task
+            signal.signal(caught, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM, signal.SIGPROF))
         for alarm, seconds in alarms:
             signal.setitimer(alarm, seconds)
         if hostile:

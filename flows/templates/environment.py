@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from components.environments.base import Prompt, State, Transition
-from components.environments.generated import GeneratedEnvironment, content_id
+from components.environments.base import Prompt, State, Transition, content_id
+from components.environments.generated import GeneratedEnvironment
 from components.tree.schema import StopReason
 
 STEPS = {"up": 1, "down": -1, "leap": 3, "drop": -3, "jump": 5, "fall": -5}

@@ -42,6 +42,8 @@ def test_comments_of_the_embedded_default_are_the_descriptions():
     assert path  # there were comments
 
 
-@pytest.mark.parametrize("registry", [ADVANTAGES, *(chosen[0] for chosen in CHOSEN.values())], ids=lambda r: r.key)
+@pytest.mark.parametrize(
+    "registry", [*(registry for registry, _, _ in CHOSEN.values()), ADVANTAGES], ids=lambda r: r.key
+)
 def test_every_choice_says_what_it_is(registry):
     assert [name for name, entry in registry.items() if not meaning(entry)] == []

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from components.params.root import Params
+from components.params.root import compose
 from components.storage import read_json, write_json, write_parquet, write_sealed, write_text
 from components.tree.schema import Node, Origin, nodes_to_table
 from flows.cli import app
@@ -21,10 +21,8 @@ from tasks.run import find_run
 def a_run(folder: Path, arm: str, seed: int, accuracy: list[float], name: str | None = None, **allocation) -> None:
     """Two iterations, and the evaluation after the last."""
     name = name or f"{arm}-s{seed}"
-    tree = Params().model_dump()
-    tree["run"] |= {"seed": seed, "iterations": 2}
-    tree["allocation"] |= {"arm": arm, **allocation}
-    write_text(folder / name / "params.yaml", yaml.safe_dump(tree))
+    params = compose({"run": {"seed": seed, "iterations": 2}, "allocation": {"arm": arm, **allocation}})
+    write_text(folder / name / "params.yaml", yaml.safe_dump(params.model_dump()))
     write_sealed(folder / name / "manifest.json", {"run_id": name, "mlflow_run_id": None})
     lines = [
         {"iteration": k, "eval/accuracy": a, "budget/units": 256.0, "tokens/generated": 1000.0, "time/iteration": 2.0}

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 import yaml
 
 from components.errors import UserError
 from components.params.root import Params
-from flows.temporary_server import TemporaryAPI
+from flows.services import ServiceError
+from flows.temporary_server import PrefectAPI
 from tasks.run import Run
 from tests.tasks.pipeline import fingerprints, new_run, train
 
@@ -73,7 +75,7 @@ def test_error_is_the_servers_where_it_is_away_or_late_and_not_else(tmp_path: Pa
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Healthy)
     threading.Thread(target=server.serve_forever).start()
-    api = TemporaryAPI(tmp_path, {}, tmp_path / "log", f"http://127.0.0.1:{server.server_port}/api")
+    api = PrefectAPI(tmp_path, f"http://127.0.0.1:{server.server_port}/api")
     late, other, told = httpx.ReadTimeout("late"), RuntimeError("a defect"), UserError("a wrong file")
     try:
         assert [api.is_to_blame(error) for error in (late, other, told)] == [True, False, False]
@@ -81,3 +83,5 @@ def test_error_is_the_servers_where_it_is_away_or_late_and_not_else(tmp_path: Pa
         server.shutdown()
         server.server_close()
     assert [api.is_to_blame(error) for error in (late, other, told)] == [True, True, False]
+    with pytest.raises(ServiceError, match="does not answer; start that server, or unset PREFECT_API_URL"):
+        api.wait()

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from components.allocation.arms import ARMS
 from components.allocation.budget import Budget
 from components.errors import UserError
-from components.params.root import Params
 from components.simulation import NoisyPredictor, Population, sweep
 from components.storage import write_parquet
 from components.tree.forest import Forest
@@ -102,13 +101,13 @@ def test_pool_budget_and_their_ratio_follow_from_two_of_them(trace, monkeypatch,
     monkeypatch.setattr(command, "_say", lambda setting, seeds: seen.append(setting))
     monkeypatch.setattr(command, "_points", lambda setting, sweep: {"": command.replace(setting, pool=16)})
     trace("--arms", "grpo", "--seeds", "1", *arguments)
-    assert (seen[0].pool, seen[0].shape.root_units) == expected
+    assert (seen[0].pool, seen[0].budget.root_units) == expected
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--arms", "grpo,best"], "--arms: 'best' is no arm that can be simulated; there is grpo"),
+        (["--arms", "grpo,best"], "--arms: 'best' is no arm that can be simulated; there is entropy-tree"),
         (["--arms", "react"], "'react' is no arm that can be simulated"),
         (["--arms", " , "], "names no arm"),
         (["--noise=-1"], "--noise=-1: a standard deviation is not negative"),
@@ -197,7 +196,7 @@ def run_folder(path: Path, arm: str, outcomes: list[list[int]]) -> Path:
                 nodes.append(Node(tree, f"p{tree}", len(nodes), parent, turn, Origin.FACTUAL, root, sibling))
             nodes[-1].stop_reason, nodes[-1].status, nodes[-1].reward = StopReason.ANSWERED, Status.OK, float(reward)
     path.mkdir(parents=True)
-    (path / "params.yaml").write_text(yaml.safe_dump(Params().model_dump() | {"allocation": {"arm": arm}}))
+    (path / "params.yaml").write_text(yaml.safe_dump({"allocation": {"arm": arm}}))
     (path / "manifest.json").write_text("{}")
     if nodes:
         (path / "iterations" / "0000").mkdir(parents=True)

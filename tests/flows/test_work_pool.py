@@ -63,7 +63,7 @@ def machines(tmp_path: Path, params: Params, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         for service in reversed(started):
             end(service)
-        store._open.clear()
+        store._readable.clear()
 
 
 def _api(path: str) -> str:
@@ -130,7 +130,7 @@ def test_two_workers_run_two_runs_and_one_continues_what_the_other_was_killed_in
 def _whole(url: str, folder: Path) -> dict[str, str] | None:
     """Content hashes of all that the store keeps of a run; None while it is still held."""
     run = find_run(url, folder)
-    if store._open[run.path].fs.exists(".lease"):
+    if store._readable[run.path].fs.exists(".lease"):
         return None
     for manifest in run.path.glob("iterations/*/manifest.json"):
         for entry in read_stages(manifest.parent).values():

@@ -28,7 +28,7 @@ from components.predictor.models import PREDICTORS
 from components.predictor.models.beta import BetaParams, BetaPosterior
 from components.predictor.models.policy_features import PolicyFeaturesParams
 from components.predictor.policy_features import PolicyFeatures
-from tests.components.policy.test_trainer import forest
+from tests.components.policy.forests import forest
 
 PROMPT = make_prompt(7, ["mother", "boss"], "ann")
 

@@ -25,7 +25,7 @@ from components.policy.renderer import Renderer
 from components.storage import read_json, read_parquet, write_parquet
 from components.tree.schema import NODE_SCHEMA, StopReason
 from tasks.inputs import read_forest
-from tests.components.policy.test_trainer import forest
+from tests.components.policy.forests import forest
 from tests.rubbish.kinds import SURROGATES, UNICODE, complaint, few, json_value
 from tests.rubbish.test_rubbish_checkpoints import Bomb
 

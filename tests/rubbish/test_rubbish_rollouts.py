@@ -28,7 +28,7 @@ from components.storage import content_hash, read_parquet, write_parquet
 from components.tracking.viewer import forest_page
 from components.tree.forest import Forest
 from components.tree.schema import NODE_SCHEMA, Node, Origin, Status, StopReason
-from tests.components.policy.test_trainer import forest
+from tests.components.policy.forests import forest
 from tests.rubbish.kinds import ANSWER, CALL, SURROGATES, UNICODE, Says, any_text, any_value, few
 
 PROMPT = make_prompt(7, ["mother", "boss", "friend"], "ann")

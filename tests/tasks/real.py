@@ -24,7 +24,7 @@ from components.policy.checkpoint import load_model
 from components.policy.engines.base import Completion, Engine, Request
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
-from tests.components.environments.test_search_rendering import KEEPS, renderer
+from tests.components.environments.search.test_search_rendering import KEEPS, renderer
 
 TOWNS = {"Ada": "New Port City", "Ben": "Old Lake Town", "Cyd": "Far Hill Camp", "Dee": "Low Sand Bay"}
 PEOPLE = [f"{first} {last}" for first in TOWNS for last in ("North", "South", "East", "West")]

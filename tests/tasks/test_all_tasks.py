@@ -28,7 +28,7 @@ from flows.cli import evaluate
 from tasks.inputs import prompts, read_forest
 from tasks.prepare import warm_up_policy
 from tasks.run import Run, open_run
-from tests.components.environments.test_search_rendering import KEEPS
+from tests.components.environments.search.test_search_rendering import KEEPS
 from tests.tasks.pipeline import train
 from tests.tasks.real import (
     CATEGORIES,

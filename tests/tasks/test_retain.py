@@ -80,7 +80,7 @@ def test_best_from_before_a_run_that_went_back_is_looked_for_again(make):
     ("replay", "keep_forests", "forests"), [(2, 1, [2, 3, 6, 7, 8]), (0, 1, [3, 7, 8]), (2, 4, [2, 3, 5, 6, 7, 8])]
 )
 def test_forests_of_the_refit_after_every_kept_policy_are_kept(make, replay, keep_forests, forests, caplog):
-    """The best policy is version 4: the refit after it reads the forests 2 and 3 or, without replay, its own alone."""
+    """The best policy is version 4: the refit after it reads the forests 2 and 3; without replay, its own."""
     run = make(replay, keep_policies=2, keep_forests=keep_forests)
     grow(run, [0.1, 0.2, 0.3, 0.4, 0.9, *[0.3] * 4])
     assert kept(run) == [4, 8, 9]

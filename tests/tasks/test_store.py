@@ -186,7 +186,7 @@ def test_a_store_that_is_away_delays_uploads_but_not_the_run(tmp_path, local, ca
         with monkeypatch.context() as patch:
             patch.setattr(DirFileSystem, "put", None)
             _stages(path, 0, "scored")
-            store.store_of(path)._thread.submit(int).result(60)
+            store.store_of(path)._worker.submit(int).result(60)
         assert "is away" in caplog.text
     assert (there / f"r/{FIRST}/scored.parquet").exists()
     with held(path, local):
@@ -248,7 +248,7 @@ def test_a_machine_that_lost_its_lease_stops(tmp_path, url):
         owner = {"token": "another", "host": "far-away", "pid": 7, "time": time.time()}
         store.write(there, ".lease", json.dumps(owner).encode())
         store.store_of(path).notify(path / "manifest.json")
-        store.store_of(path)._thread.submit(int).result(60)
+        store.store_of(path)._worker.submit(int).result(60)
         _stages(path, 0, "scored", "roots")
     assert not there.find("iterations")
     assert json.loads(there.cat(".lease"))["token"] == "another"
@@ -302,7 +302,7 @@ from tests.tasks.pipeline import train
 run = Run(Path(sys.argv[1]))
 with lock(run, sys.argv[2]):
     train(run, 13)
-    store_of(run.path)._thread.submit(int).result()
+    store_of(run.path)._worker.submit(int).result()
     train(run, 4)  # of the second iteration
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Anchors, Belief, Seen
-from components.allocation.arm import Arm
-from components.allocation.budget import Budget
-from components.allocation.draws import uniform_tree_roots
+from components.allocation.arm import Anchors, Budget
+from components.allocation.arms.treepo import TreePO
 from components.allocation.prefixes import fall_back_to_roots, take_by_gain
 
 
-class EntropyTree(Arm):
+class EntropyTree(TreePO):
     """Roots as in `treepo`; each tree's m_i N continuations go one each to its prefixes of highest action entropy.
 
-    The entropy after a prefix is estimated by the surprisal of what was sampled there, per token
-    (`Anchors.surprisal_A`). When every prefix has one, the second round begins. ARPO watches the rise of entropy after
-    a tool's answer and TreeRL the entropy of single tokens; here prefixes are turns, as for all arms.
+    The entropy after a prefix is estimated by the surprisal of what was sampled there, per token. When every prefix has
+    one continuation, the second round begins. ARPO watches the rise of entropy after a tool's answer and TreeRL the
+    entropy of single tokens; here prefixes are turns, as for all arms.
     """
 
     name = "entropy-tree"
-    branches = True
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
-        return uniform_tree_roots(len(pool), budget, rng)
-
-    def plan_continuations(
-        self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: np.random.Generator
-    ) -> np.ndarray:
-        if anchors.surprisal_A is None:
-            raise ValueError("entropy-tree needs Anchors.surprisal_A, which nobody measured")
+    def plan_continuations(self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: Generator) -> np.ndarray:
         budget_S = factual_S * budget.continuations
         prefix = np.flatnonzero(anchors.is_prefix_A)
         entropy = np.nan_to_num(anchors.surprisal_A[prefix], nan=0.0)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Belief, Seen
-from components.allocation.arm import Arm
-from components.allocation.budget import Budget
+from components.allocation.arm import Arm, Belief, Budget, Seen
 from components.allocation.draws import flat_groups, groups_in, uniform_prompts
 
 
@@ -15,5 +14,5 @@ class Grpo(Arm):
 
     name = "grpo"
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: Generator) -> np.ndarray:
         return flat_groups(uniform_prompts(len(pool), groups_in(budget), rng), len(pool), budget.group_size)

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Anchors, Belief, Seen
-from components.allocation.arm import Arm
-from components.allocation.budget import Budget
-from components.allocation.draws import uniform_tree_roots
+from components.allocation.arm import Anchors, Budget
+from components.allocation.arms.treepo import TreePO
 from components.allocation.prefixes import fall_back_to_roots, take_by_gain
 from components.allocation.utilities import contrast
 
 EXPLORATION, ENTROPY = 0.1, 0.1  # weights of the second and third term
 
 
-class InfoTree(Arm):
+class InfoTree(TreePO):
     """Roots as in `treepo`; continuations by a score of three terms: contrast, few visits, entropy.
 
         score = E[v (1-v)] / n + c_1 sqrt(log(1 + B) / n) + c_2 entropy / n,    n = visits and continuations so far
 
-    The public description names the three terms, and that they are marginal gains of a submodular objective; the exact
-    form, the division by the visits, and the constants here are this project's. Its learned budget allocator and its
-    speculative expansion are left out, so that the arm differs from `entropy-tree` and `trace-prefix` in the score
-    alone.
+    The public description names the three terms, and that they are marginal gains of a submodular objective. The exact
+    form, the division by the visits and the constants are this project's. Its learned budget allocator and speculative
+    expansion are left out, so that the arm differs from `entropy-tree` and `trace-prefix` in the score alone.
     """
 
     name = "infotree"
-    branches = True
     uses_predictor = True
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
-        return uniform_tree_roots(len(pool), budget, rng)
-
-    def plan_continuations(
-        self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: np.random.Generator
-    ) -> np.ndarray:
-        if anchors.surprisal_A is None:
-            raise ValueError("infotree needs Anchors.surprisal_A, which nobody measured")
+    def plan_continuations(self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: Generator) -> np.ndarray:
         budget_S = factual_S * budget.continuations
         prefix = np.flatnonzero(anchors.is_prefix_A)
         exploit = contrast(anchors.belief[prefix]) + ENTROPY * np.nan_to_num(anchors.surprisal_A[prefix], nan=0.0)

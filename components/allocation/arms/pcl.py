@@ -1,12 +1,11 @@
-"""`pcl`: flat groups of the prompts that the predictor finds hardest to call."""
+"""`pcl`: flat groups of the prompts whose outcome is hardest to predict."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Belief, Seen
-from components.allocation.arm import Arm
-from components.allocation.budget import Budget
+from components.allocation.arm import Arm, Belief, Budget, Seen
 from components.allocation.draws import flat_groups, groups_in, nearest_to_half
 
 
@@ -16,6 +15,5 @@ class Pcl(Arm):
     name = "pcl"
     uses_predictor = True
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
-        nearest = nearest_to_half(pool.mean_A, groups_in(budget), rng)
-        return flat_groups(nearest, len(pool), budget.group_size)
+    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: Generator) -> np.ndarray:
+        return flat_groups(nearest_to_half(pool.mean_A, groups_in(budget), rng), len(pool), budget.group_size)

@@ -1,20 +1,20 @@
-"""`pcl-filter`: flat groups of the prompts that the predictor finds hardest to call, refilled."""
+"""`pcl-filter`: `grpo-filter` with the prompts of `pcl`."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Belief
+from components.allocation.arm import Belief
+from components.allocation.arms.grpo_filter import GrpoFilter
 from components.allocation.draws import nearest_to_half
-from components.allocation.filtered import Filtered
 
 
-class PclFilter(Filtered):
-    """G flat rollouts for the prompts nearest 0.5 by the predictor, refilled: the fourth cell of {uniform, predictor} x
-    {no filter, filter}."""
+class PclFilter(GrpoFilter):
+    """Flat groups for the prompts predicted nearest 0.5, refilled: {uniform, predictor} x {no filter, filter}."""
 
     name = "pcl-filter"
     uses_predictor = True
 
-    def order(self, pool: Belief, rng: np.random.Generator) -> np.ndarray:
+    def order(self, pool: Belief, rng: Generator) -> np.ndarray:
         return nearest_to_half(pool.mean_A, len(pool), rng)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Belief, Seen
-from components.allocation.arm import Arm
-from components.allocation.budget import Budget
+from components.allocation.arm import Arm, Belief, Budget, Seen
 from components.allocation.draws import flat_groups, groups_in, uniform_prompts
 
 
@@ -14,15 +13,15 @@ class ReinforceAda(Arm):
     """G/2 rollouts a round for a uniformly drawn batch of units // G prompts; a prompt leaves when it is balanced.
 
     Balanced means at least G/4 successes and G/4 failures (the source's balanced exit for groups of G/2). Rounds end
-    when every prompt has left or the budget is spent; in a round that the budget does not fully pay for, prompts are
-    drawn at random. Departure: the source then subsamples groups of fixed size; here every paid rollout is trained on.
+    when every prompt has left or the budget is spent; a round that the budget does not fully pay for draws its prompts
+    at random. The source then subsamples groups of fixed size; here every paid rollout is trained on.
     """
 
     name = "reinforce-ada"
     is_local = False
     refills = True
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: Generator) -> np.ndarray:
         group, enough = max(1, budget.group_size // 2), max(1, budget.group_size // 4)
         if not seen.sampled_P.any():
             return flat_groups(uniform_prompts(len(pool), groups_in(budget), rng), len(pool), group)

@@ -1,27 +1,20 @@
-"""`trace-root`: the first half of TRACE (active-uniform in Table 1)."""
+"""`trace-root`: roots planned, branch points drawn (active-uniform in Table 1)."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Anchors, Belief, Seen
-from components.allocation.arm import Arm
-from components.allocation.budget import Budget
-from components.allocation.draws import uniform_prefixes
+from components.allocation.arm import Belief, Budget, Seen
+from components.allocation.arms.treepo import TreePO
 from components.allocation.roots import plan_roots
 
 
-class TraceRoot(Arm):
+class TraceRoot(TreePO):
     """Active-uniform: roots by Eq. 13, continuations as in `treepo`."""
 
     name = "trace-root"
     uses_predictor = True
-    branches = True
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: Generator) -> np.ndarray:
         return plan_roots(pool, budget.root_units, budget.max_per_prompt, rng)
-
-    def plan_continuations(
-        self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: np.random.Generator
-    ) -> np.ndarray:
-        return uniform_prefixes(anchors, factual_S, budget, rng)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 
-from components.allocation.anchors import Anchors, Belief, Seen
-from components.allocation.arm import Arm
-from components.allocation.budget import Budget
+from components.allocation.arm import Anchors, Arm, Belief, Budget, Seen
 from components.allocation.draws import uniform_prefixes, uniform_tree_roots
 
 
 class TreePO(Arm):
-    """Uniform-uniform: G/2 factual rollouts for each of M // (G/2) uniformly drawn prompts, then N continuations per
-    factual rollout from uniformly drawn turns of the prompt's rollouts.
+    """Uniform-uniform: G/2 factual rollouts for each of M // (G/2) prompts, N continuations each from random turns.
 
     The paper branches each rollout exactly N times; here the turns of a prompt's rollouts are drawn together, so that
     only their sum is exact.
@@ -21,10 +19,8 @@ class TreePO(Arm):
     name = "treepo"
     branches = True
 
-    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: np.random.Generator) -> np.ndarray:
+    def plan_roots(self, pool: Belief, seen: Seen, budget: Budget, rng: Generator) -> np.ndarray:
         return uniform_tree_roots(len(pool), budget, rng)
 
-    def plan_continuations(
-        self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: np.random.Generator
-    ) -> np.ndarray:
+    def plan_continuations(self, anchors: Anchors, factual_S: np.ndarray, budget: Budget, rng: Generator) -> np.ndarray:
         return uniform_prefixes(anchors, factual_S, budget, rng)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from components.environments.base import Prompt, State, Transition
-from components.environments.generated import GeneratedEnvironment, content_id
+from components.environments.base import Prompt, State, Transition, content_id
+from components.environments.generated import GeneratedEnvironment
 from components.tree.schema import StopReason
 
 MODULUS = 97  # a prime: multiplication by anything but 0 loses nothing

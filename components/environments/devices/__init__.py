@@ -13,12 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 
-from components.environments.base import Prompt, Transition
-from components.environments.generated import GeneratedEnvironment, GeneratedParams, content_id
+from components.environments.base import Prompt, Transition, content_id
+from components.environments.generated import GeneratedEnvironment, GeneratedParams
+from components.params.base import NOT_DATA, PositiveInt
 from components.tree.schema import StopReason
 
 DEVICES = (  # noqa: SIM905 - 16 names are easier to read so than one a line
@@ -72,6 +74,8 @@ class DevicesParams(GeneratedParams):
     """The task, and how hard its generator makes it."""
 
     turns_per_step: ClassVar[int] = 2
+
+    max_turns: Annotated[PositiveInt, NOT_DATA] = Field(10, description="Turns after which a rollout is stopped.")
 
 
 class Devices(GeneratedEnvironment):

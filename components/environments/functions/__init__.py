@@ -7,30 +7,41 @@ back are unknown until the user brings them.
 
 Single-turn: one turn of the policy, whose calls are judged as they are written.
 
+A turn with a call that cannot be read is answered with the reason, and nothing of it is run; in the last turn (of a
+single-turn category: the only one) it ends the rollout.
+
 Source of the tasks: Patil et al., "The Berkeley Function Calling Leaderboard", ICML 2025; data and APIs come from the
 package `bfcl-eval`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from components.environments.base import Chat, Environment, EnvironmentParams, Prompt, Splits, Transition
+from components.environments.base import Chat, Prompt, Splits, Transition
 from components.environments.files import cut
 from components.environments.functions import bfcl
-from components.environments.functions.calls import read_calls, write_turns
+from components.environments.functions.bfcl import offered
+from components.environments.functions.calls import Step, read_calls, write_turns
+from components.environments.functions.gold import gold_turns, play
+from components.environments.functions.prompts import MULTI_TURN, load_bfcl, split_bfcl
+from components.environments.functions.verdicts import reward
 from components.environments.parsing import Call, MalformedCall
+from components.environments.tools import ChatEnvironment, ToolParams, react_form
+from components.params.base import NOT_DATA, PositiveInt
 from components.tree.schema import StopReason
 
-Step = tuple[Call, ...]
-MULTI_TURN = ("multi_turn_base", "multi_turn_long_context", "multi_turn_miss_func", "multi_turn_miss_param")
+REACT = (
+    "Call one function in a turn, and see what it returns; or several at once, as a list and nothing else: "
+    "[first(a=1), second(b=2)]. When nothing is left to call, or nothing fits, say so as the final answer."
+)
 
 
 @dataclass(frozen=True)
@@ -52,13 +63,14 @@ class State:
     turn: int = 0
 
 
-class FunctionsParams(EnvironmentParams):
+class FunctionsParams(ToolParams):
     """Scenarios of the Berkeley leaderboard."""
 
+    max_turns: Annotated[PositiveInt, NOT_DATA] = Field(40, description="Turns after which a rollout is stopped.")
     categories: list[str] = Field(list(MULTI_TURN), description="BFCL categories.")
 
 
-class Functions(Environment):
+class Functions(ChatEnvironment):
     """For real models: calls of the simulated APIs of the Berkeley leaderboard (BFCL v4).
 
     Attributes:
@@ -79,27 +91,28 @@ class Functions(Environment):
 
     def prompts(self) -> Splits:
         """80 to 20; the validation prompts are cut from the 80."""
-        from components.environments.functions.prompts import load_bfcl, split_bfcl
-
         return cut(self.params, split_bfcl(load_bfcl(self.params.categories)))
 
     def source(self) -> str:
         return "the package bfcl-eval"
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
-        from components.environments.functions.verdicts import reward
-
         return reward(prompt, answer)
 
     def solve(self, prompt: Prompt) -> list[str]:
-        from components.environments.functions.gold import gold_turns, play
-
-        return play(gold_turns(prompt))
+        turns = play(gold_turns(prompt))
+        return turns if prompt.metadata["classes"] else turns[:1]
 
     def chat(self, prompt: Prompt) -> Chat:
-        task = prompt.metadata
-        tools = tuple(bfcl.tool_schema(function) for function in offered(task, 0))
-        return Chat(tuple((role, content) for role, content in task["turns"][0]), tools)
+        messages = [(role, content) for role, content in prompt.metadata["turns"][0]]
+        tools = [bfcl.tool_schema(function) for function in offered(prompt.metadata, 0)]
+        if not self.params.react:
+            return Chat(tuple(messages), tuple(tools))
+        given = messages.pop(0)[1] + "\n\n" if messages[0][0] == "system" else ""
+        form = react_form("FUNCTION", "an object with its arguments", "what the user should know")
+        functions = "\n".join(json.dumps(tool["function"]) for tool in tools)
+        system = f"{given}You may call these functions, and no others:\n{functions}\n\n{REACT}\n{form}"
+        return Chat((("system", system), *messages))
 
     def reset(self, prompt: Prompt) -> State:
         task = prompt.metadata
@@ -107,22 +120,23 @@ class Functions(Environment):
 
     def step(self, state: State, action: str) -> Transition:
         task, state = state.task, replace(state, turn=state.turn + 1)
+        last = state.turn >= self.params.max_turns
         functions = offered(task, len(state.past))
         try:
             calls = read_calls(action, {f["name"]: list(f["parameters"]["properties"]) for f in functions})
-        except MalformedCall:
-            return Transition(state, stop_reason=StopReason.MALFORMED_ACTION)
+        except MalformedCall as error:
+            return self.refused(state, error, last or not task["classes"])
         if not task["classes"]:
             return Transition(state, stop_reason=StopReason.ANSWERED, answer=write_turns([[calls] if calls else []]))
         if not calls:
             return self._next_request(state)
-        if state.turn >= self.params.max_turns or len(state.steps) >= self.max_steps:
+        if last or len(state.steps) >= self.max_steps:
             return Transition(state, stop_reason=StopReason.MAX_TURNS)
         try:
-            apis, results = run_calls(state.apis, calls, [f["name"] for f in functions])
+            apis, results = bfcl.run_calls(state.apis, calls, [f["name"] for f in functions])
         except bfcl.TooLarge:
             return Transition(state, stop_reason=StopReason.TOOL_ERROR)
-        return Transition(replace(state, apis=apis, steps=(*state.steps, calls)), self._show(calls, results))
+        return self.observed(replace(state, apis=apis, steps=(*state.steps, calls)), self._show(calls, results))
 
     def _next_request(self, state: State) -> Transition:
         """The user's turn is over."""
@@ -143,37 +157,3 @@ class Functions(Environment):
             return text
         half = self.max_observation // 2
         return f"{text[:half]}\n[{left_out} characters left out]\n{text[half + left_out :]}"
-
-
-def run_calls(
-    apis: Mapping[str, Any], calls: Sequence[Call], known: Sequence[str]
-) -> tuple[Mapping[str, Any], list[str]]:
-    """Runs the calls on copies of the objects that they concern.
-
-    Args:
-        apis: API objects by class; untouched.
-        calls: What to run, in order.
-        known: Names of the functions that exist at this point.
-
-    Returns:
-        The objects afterwards, and what each call returned: the result, or the text of an error.
-
-    Raises:
-        TooLarge: if an object is of no use any more.
-    """
-    owners = [bfcl.owner(call, list(apis)) if call.name in known else None for call in calls]
-    after = {name: deepcopy(api) if name in owners else api for name, api in apis.items()}
-    results = [
-        f"Error during execution: there is no function {call.name[:80]!r}"
-        if name is None
-        else bfcl.execute(after[name], call)
-        for name, call in zip(owners, calls, strict=True)
-    ]
-    return after, results
-
-
-def offered(task: Mapping[str, Any], turn: int) -> list[Mapping[str, Any]]:
-    """Documents of the functions that exist in a turn of the user, counted from 0."""
-    held_back = {name for start, names in task["held_back"].items() if int(start) > turn for name in names}
-    documents = [*task["functions"], *(f for name in task["classes"] for f in bfcl.functions_of(name))]
-    return [document for document in documents if document["name"] not in held_back]

@@ -87,6 +87,40 @@ def execute(api: Any, call: Call) -> str:
     return text
 
 
+def run_calls(
+    apis: Mapping[str, Any], calls: Sequence[Call], known: Sequence[str]
+) -> tuple[Mapping[str, Any], list[str]]:
+    """Runs the calls on copies of the objects that they concern.
+
+    Args:
+        apis: API objects by class; untouched.
+        calls: What to run, in order.
+        known: Names of the functions that exist at this point.
+
+    Returns:
+        The objects afterwards, and what each call returned: the result, or the text of an error.
+
+    Raises:
+        TooLarge: if an object is of no use any more.
+    """
+    owners = [owner(call, list(apis)) if call.name in known else None for call in calls]
+    after = {name: deepcopy(api) if name in owners else api for name, api in apis.items()}
+    results = [
+        f"Error during execution: there is no function {call.name[:80]!r}"
+        if name is None
+        else execute(after[name], call)
+        for name, call in zip(owners, calls, strict=True)
+    ]
+    return after, results
+
+
+def offered(task: Mapping[str, Any], turn: int) -> list[Mapping[str, Any]]:
+    """Documents of the functions that exist in a turn of the user, counted from 0."""
+    held_back = {name for start, names in task["held_back"].items() if int(start) > turn for name in names}
+    documents = [*task["functions"], *(f for name in task["classes"] for f in functions_of(name))]
+    return [document for document in documents if document["name"] not in held_back]
+
+
 @cache
 def multi_turn_checker() -> ModuleType:
     return importlib.import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker")

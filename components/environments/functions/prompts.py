@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from components.environments.base import Prompt
-from components.environments.functions import MULTI_TURN, bfcl
+from components.environments.functions import bfcl
 from components.environments.functions.calls import read_calls, write_turns
 from components.errors import UserError
 from components.storage import value_hash
 
+MULTI_TURN = ("multi_turn_base", "multi_turn_long_context", "multi_turn_miss_func", "multi_turn_miss_param")
 SINGLE_TURN = (
     "simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance", "live_simple", "live_multiple",
     "live_parallel", "live_parallel_multiple", "live_irrelevance", "live_relevance",

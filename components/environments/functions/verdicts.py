@@ -8,7 +8,7 @@ Single-turn: the package's syntax-tree checker compares each call with the possi
 ("irrelevance") any call is wrong; where one does ("relevance") some call is right.
 
 Two differences from the leaderboard, both for training. A function that was not offered yet cannot be called. And a
-malformed call ends the rollout without an answer, so that it is wrong also where no call is asked for.
+rollout that ends in a malformed call has no answer, so that it is wrong also where no call is asked for.
 
 The calls run in worker processes: a verdict that takes too long, or whose process dies, is none.
 """
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from components.environments.base import Prompt
-from components.environments.functions import bfcl, offered, run_calls
+from components.environments.functions import bfcl
 from components.environments.functions.calls import Turns, read_turns
 from components.environments.parsing import Call
 from components.environments.verify import score_in_worker
@@ -77,11 +77,11 @@ def same_effect(task: Mapping[str, Any], turns: Turns, gold: Turns) -> bool:
     ours: Mapping[str, Any] = bfcl.load_apis(task["classes"], task["config"], task["long_context"])
     theirs, seen = ours, list[str]()
     for number, (steps, gold_steps) in enumerate(zip(turns, gold, strict=True)):
-        known = [function["name"] for function in offered(task, number)]
+        known = [function["name"] for function in bfcl.offered(task, number)]
         for step in steps:
-            ours, results = run_calls(ours, step, known)
+            ours, results = bfcl.run_calls(ours, step, known)
             seen += results
-        theirs, wanted = run_calls(theirs, [call for step in gold_steps for call in step], known)
+        theirs, wanted = bfcl.run_calls(theirs, [call for step in gold_steps for call in step], known)
         if not wanted:
             continue  # nothing can be done here: the leaderboard leaves such a turn unchecked
         if not any(steps) or not checker.state_checker(ours, theirs)["valid"]:

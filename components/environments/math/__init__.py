@@ -1,48 +1,32 @@
-"""Mathematical problems with a Python tool, for chat models.
-
-A turn is a tool call (see `parsing`) or the answer. Every call runs afresh, so the state is the number of turns.
-"""
+"""Mathematical problems with a Python tool. Every call runs afresh, so the state is the number of turns."""
 
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from components.environments.base import Chat, Environment, Prompt, Splits, State, Transition
-from components.environments.files import FilesParams, prompts_of_files
+from components.environments.base import Prompt
+from components.environments.files import FilesEnvironment, FilesParams
 from components.environments.generated import SEED
 from components.environments.math.boxed import last_boxed
+from components.environments.math.problems import generate_reasoning, load_math
 from components.environments.math.python_tool import PYTHON_TOOLS, PythonTool
-from components.environments.parsing import MalformedCall, Turn, parse_turn
+from components.environments.tools import ToolEnvironment, ToolParams
 from components.params.base import NOT_DATA
-from components.tree.schema import Status, StopReason
+from components.tree.schema import Status
 
-SYSTEM = (
-    "Solve the problem step by step. You may run Python with the tool `python`, one call in a turn. Each call starts "
-    "afresh: it sees nothing of earlier calls, so repeat what you need, and print what you want to see. "
-    "When you are done, put the final answer in \\boxed{} and call no tool."
-)
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "python",
-        "description": "Runs Python code in a new interpreter, without files or network, and returns what it prints.",
-        "parameters": {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "Python code."}},
-            "required": ["code"],
-        },
-    },
-}
+GENERATED = "reasoning-gym"  # stands for problems of that package where the name of a file is expected
+_FENCED = re.compile(r"```(?:python|py)?\n(.*?)\n?```", re.DOTALL)
 
 shared_tool = lru_cache(maxsize=None)(lambda name: PYTHON_TOOLS[name]())  # one pool of processes for all environments
 
 
-class MathParams(FilesParams):
+class MathParams(ToolParams, FilesParams):
     """Problems of data files; a file named ``reasoning-gym`` stands for generated ones."""
 
     python: Annotated[Literal["sandboxed", "confined"], NOT_DATA] = Field(
@@ -50,11 +34,8 @@ class MathParams(FilesParams):
     )
 
 
-class MathWithPython(Environment):
+class MathWithPython(ToolEnvironment, FilesEnvironment):
     """For real models: mathematical problems with a Python tool.
-
-    A call that cannot be read, or is not `python` with the text `code`, is answered with an error and never run. A call
-    in the last turn ends the rollout unrun.
 
     Args:
         tool: Runs the code; by default the interpreter that the parameters name.
@@ -62,73 +43,45 @@ class MathWithPython(Environment):
 
     name = "math"
     Params = MathParams
-    licence = "that of the files"
     needs = {"math_verify": "math"}
+    tool = ("python", "Runs Python code in a new interpreter, without files or network, and returns what it prints.")
+    argument = ("code", "Python code.")
+    rules = (
+        "Solve the problem step by step. You may run Python with the tool `python`, one call in a turn. Each call "
+        "starts afresh: it sees nothing of earlier calls, so repeat what you need, and print what you want to see. "
+        "When you are done, put the final answer in \\boxed{} "
+    )
+    ending = "and call no tool."
+    react_ending = "after 'Final Answer:'."
 
     def __init__(
-        self, params: MathParams | None = None, cache: Path = Path("data/cache"), tool: PythonTool | None = None
+        self, params: MathParams | None = None, cache: Path = Path("data/cache"), python: PythonTool | None = None
     ) -> None:
         super().__init__(params, cache)
-        self.tool = tool or shared_tool(self.params.python)
+        self.python = python or shared_tool(self.params.python)
         self.parallel_scores = os.cpu_count() or 1
 
-    def prompts(self) -> Splits:
-        from components.environments.math.problems import generate_reasoning, load_math
-
-        def load(file: str) -> list[Prompt]:
-            if file == "reasoning-gym":
-                wanted = sum(getattr(self.params, f"{split}_prompts") for split in ("train", "val", "test"))
-                return generate_reasoning(SEED, wanted)
-            return load_math(file, conflicts="drop")
-
-        return prompts_of_files(self.params, load)
-
-    def source(self) -> str:
-        return ", ".join(file for files in self.params.files.values() for file in files)
-
-    def chat(self, prompt: Prompt) -> Chat:
-        return Chat((("system", SYSTEM), ("user", prompt.question)), (TOOL,))
+    def load(self, file: str) -> list[Prompt]:
+        if file == GENERATED:
+            wanted = sum(getattr(self.params, f"{split}_prompts") for split in ("train", "val", "test"))
+            return generate_reasoning(SEED, wanted)
+        return load_math(file)
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
-        from components.environments.math.grader import reward
+        from components.environments.math.grader import reward  # which may import what is heavy
 
         return reward(prompt.answer, answer)
 
     def solve(self, prompt: Prompt) -> list[str]:
-        return [f"\\boxed{{{prompt.answer}}}"]
+        boxed = f"\\boxed{{{prompt.answer}}}"
+        return [f"Final Answer: {boxed}" if self.params.react else boxed]
 
-    def step(self, state: State, action: str) -> Transition:
-        after = state.next()
-        try:
-            turn = parse_turn(action)
-            code = _code(turn) if turn.calls else None
-        except MalformedCall as error:
-            if after.turn >= self.params.max_turns:
-                return Transition(after, stop_reason=StopReason.MALFORMED_ACTION)
-            return Transition(after, observation=f"error: {error}; nothing was run")
-        if code is None:
-            if not turn.text:
-                return Transition(after, stop_reason=StopReason.MALFORMED_ACTION)
-            return Transition(after, stop_reason=StopReason.ANSWERED, answer=last_boxed(turn.text) or turn.text)
-        if after.turn >= self.params.max_turns:
-            return Transition(after, stop_reason=StopReason.MAX_TURNS)
-        result = self.tool.run(code)
+    def run(self, texts: list[str]) -> str:
+        (code,) = texts
+        fenced = _FENCED.fullmatch(code.strip())
+        result = self.python.run(fenced[1] if fenced else code)
         silent = "(no output: print what you want to see)" if result.status == Status.OK else result.status
-        return Transition(after, observation=result.output.rstrip() or silent)
+        return result.output.rstrip() or silent
 
-
-def _code(turn: Turn) -> str:
-    """The code of a turn's one call.
-
-    Raises:
-        MalformedCall: if there are more calls, or it is another call.
-    """
-    if len(turn.calls) > 1:
-        raise MalformedCall(f"{len(turn.calls)} calls in one turn; one is allowed")
-    call = turn.calls[0]
-    if call.name != "python":
-        raise MalformedCall(f"no tool is named {call.name[:100]!r}; there is 'python'")
-    code = call.arguments.get("code")
-    if set(call.arguments) != {"code"} or not isinstance(code, str) or not code.strip():
-        raise MalformedCall("python takes one argument, 'code', which is a text that is not blank")
-    return code
+    def answer_in(self, text: str) -> str:
+        return last_boxed(text) or text

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from components.environments.base import Prompt, Transition
-from components.environments.generated import GeneratedEnvironment, content_id
+from components.environments.base import Prompt, Transition, content_id
+from components.environments.generated import GeneratedEnvironment
 from components.tree.schema import StopReason
 
 ENTITIES = (  # noqa: SIM905 - 40 names are easier to read so than one a line

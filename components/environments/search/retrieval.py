@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,18 +25,23 @@ from components.environments.files import field, read_rows
 from components.errors import UserError
 from components.storage import atomic_path, content_hash, value_hash
 
+# Thai, Lao, Tibetan, Burmese, Khmer; kana and ideographs; Hangul, whose particles are written to the word before.
+_UNSPACED = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
 # What an index depends on besides its corpus; part of its folder's name.
 RECIPE: dict[str, Any] = {
-    "version": 1,
+    "version": 2,  # of what `_words_of` does
     "method": "lucene",
     "k1": 1.5,
     "b": 0.75,
     "stemmer": "english",
-    "words": r"(?u)\b\w+\b",
+    "words": rf"(?u)[\w{_UNSPACED}]+",
 }
 QUERY_CHARACTERS, QUERY_WORDS = 2000, 64  # what a query holds beyond this is not read
 PASSAGE_SCHEMA = pa.schema([pa.field("title", pa.large_string()), pa.field("text", pa.large_string())])
-_WORD, _MARK = re.compile(RECIPE["words"]), re.compile("[\u0300-\u036f]")
+_WORD, _MARK, _RUN = re.compile(RECIPE["words"]), re.compile("[\u0300-\u036f]"), re.compile(f"[{_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,8 @@ def _text(value: Any, where: str) -> str:
 class Bm25:
     """BM25 by the package bm25s, on stemmed words without their accents.
 
-    Stop words are searched only where a query holds nothing else.
+    Scripts that put no blanks between words are indexed by their letters and pairs of neighbouring letters, and
+    searched by the pairs. Stop words are searched only where a query holds nothing else.
 
     Args:
         corpus: A file for `load_corpus`, or the passages.
@@ -136,9 +143,6 @@ class Bm25:
         for name in ("data", "indices", "indptr"):
             self.index.scores[name] = np.asarray(self.index.scores[name])  # still mapped, but cheaper to slice
 
-    def __len__(self) -> int:
-        return int(self.passages.num_rows)
-
     def retrieve(self, queries: Sequence[str]) -> list[list[Passage]]:
         return [self._best(_query_words(query)) for query in queries]
 
@@ -158,14 +162,23 @@ def _query_words(query: str) -> list[str]:
     from bm25s.stopwords import STOPWORDS_EN_PLUS
     from Stemmer import Stemmer
 
-    words = _WORD.findall(_fold(query[:QUERY_CHARACTERS]))[:QUERY_WORDS]
+    words = _WORD.findall(_words_of(query[:QUERY_CHARACTERS], with_letters=False))[:QUERY_WORDS]
     kept = [word for word in words if word not in STOPWORDS_EN_PLUS] or words
     return list(Stemmer(RECIPE["stemmer"]).stemWords(kept))  # a stemmer is cheap, and not safe to share among threads
 
 
-def _fold(text: str) -> str:
-    """Lower case, without accents."""
-    return text.lower() if text.isascii() else _MARK.sub("", unicodedata.normalize("NFKD", text.lower()))
+def _words_of(text: str, with_letters: bool) -> str:
+    """Lower case, without accents; in scripts without blanks between words, blanks between the pairs of letters."""
+    if text.isascii():
+        return text.lower()
+
+    def pairs(run: re.Match[str]) -> str:
+        letters = run[0]
+        grams = [a + b for a, b in pairwise(letters)]
+        return f" {' '.join([*letters, *grams] if with_letters or not grams else grams)} "
+
+    plain = _MARK.sub("", unicodedata.normalize("NFKD", text.lower()))
+    return _RUN.sub(pairs, unicodedata.normalize("NFC", plain))
 
 
 def _write_index(corpus: Path | Sequence[Passage], folder: Path) -> None:
@@ -173,7 +186,7 @@ def _write_index(corpus: Path | Sequence[Passage], folder: Path) -> None:
     from Stemmer import Stemmer
 
     passages = load_corpus(corpus) if isinstance(corpus, Path) else corpus
-    texts = (_fold(f"{passage.title}\n{passage.text}") for passage in passages)
+    texts = (_words_of(f"{passage.title}\n{passage.text}", with_letters=True) for passage in passages)
     words = bm25s.tokenize(
         texts, token_pattern=RECIPE["words"], stopwords=[], stemmer=Stemmer(RECIPE["stemmer"]), show_progress=False
     )

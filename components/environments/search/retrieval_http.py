@@ -15,10 +15,12 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from components.environments.search.retrieval import Passage, RetrievalError, Retriever, passage_of
 from components.errors import UserError
@@ -58,18 +60,22 @@ class HttpRetriever:
     async def _ask(self, queries: list[str]) -> Any:
         import httpx
 
-        secure = self.url.startswith("https:")  # reading the certificates takes longer than many a search
+        settings: Any = {
+            "timeout": None,  # that of the whole request holds, below
+            "verify": self.url.startswith("https:"),  # reading the certificates takes longer than many a search
+            "trust_env": not is_here(self.url),  # no proxy stands between this machine and itself
+        }
         body = {"queries": queries, "topk": self.top_k, "return_scores": True}
         fault = ""
         for attempt in range(self.retries + 1):
             if attempt:
                 await asyncio.sleep(self.pause * 2 ** (attempt - 1))
             try:
-                async with asyncio.timeout(self.timeout), httpx.AsyncClient(timeout=None, verify=secure) as client:
+                async with asyncio.timeout(self.timeout), httpx.AsyncClient(**settings) as client:
                     answer = await client.post(self.url, json=body)
             except TimeoutError:
                 fault = f"no answer within {self.timeout:g} s"
-            except (httpx.TransportError, httpx.InvalidURL) as error:
+            except (httpx.TransportError, httpx.InvalidURL, ValueError, ImportError) as error:  # also for its proxy
                 fault = str(error) or type(error).__name__
             else:
                 if answer.status_code == 200:
@@ -97,6 +103,16 @@ class HttpRetriever:
         found = passage_of(document, self.shown, 0)
         score = entry.get("score")
         return Passage(found.title, found.text, None if score is None else float(score))
+
+
+def is_here(url: str) -> bool:
+    """Whether a URL is of a server on this machine."""
+    host = ""
+    with suppress(ValueError):  # what is no URL, or no address
+        host = urlsplit(url).hostname or ""
+        address = ip_address(host)
+        return address.is_loopback or address.is_unspecified
+    return host == "localhost" or host.endswith(".localhost")
 
 
 class Recorded:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -53,6 +55,29 @@ class Completion:
     stopped: bool = False  # the end-of-turn token was sampled; False: cut at max_tokens
 
 
+@dataclass(frozen=True)
+class EngineLayout:
+    """How an engine lies on its devices, for `trace plan`; by default a model in the run's own process, on the CPU.
+
+    Attributes:
+        on_gpu: Whether it computes on GPUs.
+        servers, tensor_parallel: Copies of the model, and devices of each.
+        held_share: Of a GPU's memory, what a server keeps to itself for the whole run.
+        number_bytes: Of a weight, of a key and of a value.
+        cache_bytes: Most that keys and values of one call take. As much again is kept of earlier calls, and logits and
+            activations stand beside them. None: the cache is paged, in what memory there is.
+        keys: What to change, by the part of the memory that is too large.
+    """
+
+    on_gpu: bool = False
+    servers: int = 1
+    tensor_parallel: int = 1
+    held_share: float = 0.0
+    number_bytes: int = 4
+    cache_bytes: float | None = inf
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
 class Engine(Plugin):
     """Samples turns: token ids in, token ids and log-probabilities of the sampled distribution out.
 
@@ -71,6 +96,11 @@ class Engine(Plugin):
     def make(cls, params: Any) -> Engine:
         """The engine, from its section of the parameters."""
         return cls(params)  # type: ignore[call-arg]
+
+    @classmethod
+    def layout(cls, params: Any) -> EngineLayout:
+        """Where it samples, from its section of the parameters."""
+        return EngineLayout()
 
     def load(self, policy: Path) -> None:
         """Takes the weights of a checkpoint, and drops every cache that belongs to others."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -13,7 +14,12 @@ from components.params.base import Float, Fraction, Positive, PositiveInt, Secti
 from components.registry import Plugin, can_import
 
 if TYPE_CHECKING:
+    from components.params import root
+    from components.policy.packing.batches import Batch
+    from components.policy.trainers.loss import Stats
     from components.tree.forest import Forest
+
+T = TypeVar("T")
 
 
 class LoraParams(Section):
@@ -71,6 +77,25 @@ class Update:
     advantage_N: list[float]
 
 
+@dataclass(frozen=True)
+class TrainerLayout:
+    """How a trainer lies on its devices, for `trace plan`; by default in the run's own process, on the CPU.
+
+    Attributes:
+        on_gpu: Whether it computes on GPUs.
+        processes: One per device.
+        zero_stage: What they part among them: 1 moments, 2 gradients too, 3 weights too (arXiv 1910.02054).
+        offload: Whether moments and fp32 weights lie in the host's memory.
+        keys: What to change, by the part of the memory that is too large.
+    """
+
+    on_gpu: bool = False
+    processes: int = 1
+    zero_stage: int = 0
+    offload: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
 class Trainer(Plugin):
     """Learns from a forest.
 
@@ -88,7 +113,12 @@ class Trainer(Plugin):
         return cls(params, temperature, threads)  # type: ignore[call-arg]
 
     @classmethod
-    def check(cls, params: Any) -> None:
+    def layout(cls, params: Any) -> TrainerLayout:
+        """Where it learns, from its section of the parameters."""
+        return TrainerLayout()
+
+    @classmethod
+    def check(cls, params: root.Params) -> None:
         super().check(params)
         if params.update.lora is not None and not can_import("peft"):
             raise MissingExtraError("update.lora", "lora")
@@ -97,5 +127,35 @@ class Trainer(Plugin):
         """Reads a checkpoint from `policy`, takes the step, writes the next checkpoint to `target`.
 
         `fresh` leaves the optimiser state in `policy` unread: it belongs to another run.
+
+        Raises:
+            FloatingPointError: if a loss, a gradient or a weight is not finite; nothing is written then.
         """
+        raise NotImplementedError
+
+
+class Learner:
+    """How a trainer computes with a model, in one process or in several that take the same steps together.
+
+    Attributes:
+        model: What requires a gradient is trained.
+        rank, ranks: This process among how many.
+    """
+
+    rank = 0
+    ranks = 1
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def within(self, function: Callable[[Any], T]) -> T:
+        """Calls a function of the model as a forward pass."""
+        return function(self.model)
+
+    def of_first(self, value: T) -> T:
+        """The first process's value of what each has computed."""
+        return value
+
+    def step(self, batches: list[Batch]) -> tuple[Stats, float]:
+        """One optimiser step on this process's batches: the counts of all processes, and the gradient's norm."""
         raise NotImplementedError

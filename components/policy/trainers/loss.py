@@ -6,7 +6,6 @@ import math
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -88,14 +87,14 @@ def batch_loss(model: Any, batch: Batch, settings: UpdateParams, temperature: fl
         settings: Clip range.
         temperature: The engine's: scored log-probabilities belong to the sampled distribution.
     """
-    logprob = score(model, batch, temperature)
+    logprob = term_logprobs(model, batch, temperature)
     loss = clipped_loss(
         logprob, batch.old_logprob_K, batch.advantage_K, batch.weight_K, settings.clip_low, settings.clip_high
     )
-    return loss, replace(compare(logprob.detach(), batch, settings), loss=float(loss.detach()))
+    return loss, replace(ratio_stats(logprob.detach(), batch, settings), loss=float(loss.detach()))
 
 
-def compare(logprob_K: Tensor, batch: Batch, settings: UpdateParams) -> Stats:
+def ratio_stats(logprob_K: Tensor, batch: Batch, settings: UpdateParams) -> Stats:
     """Counts of the ratios of log-probabilities to the batch's old ones; the loss is left at 0."""
     delta = logprob_K - batch.old_logprob_K
     ratio = delta.exp()
@@ -112,7 +111,7 @@ def compare(logprob_K: Tensor, batch: Batch, settings: UpdateParams) -> Stats:
     )
 
 
-def score(model: Any, batch: Batch, temperature: float) -> Tensor:
+def term_logprobs(model: Any, batch: Batch, temperature: float) -> Tensor:
     """Log-probability of each term's token (K,). Logits are computed only where a token is predicted."""
     packed: dict[str, Any] = {}
     if batch.end_T is not None:
@@ -128,18 +127,3 @@ def score(model: Any, batch: Batch, temperature: float) -> Tensor:
         return logprob(hidden, batch.target_Q)[batch.prediction_K]
     parts = zip(torch.split(hidden, chunk), torch.split(batch.target_Q, chunk), strict=True)
     return torch.cat([checkpoint(logprob, *part, use_reentrant=False) for part in parts])[batch.prediction_K]
-
-
-def check_finite(loss: float, norm: float) -> None:
-    """Raises `FloatingPointError` if a step's loss or gradient norm is not finite."""
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise FloatingPointError(
-            f"the policy's loss ({loss}) or gradient norm ({norm}) is not finite; the step was not taken"
-        )
-
-
-def mean_of_steps(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Means of the optimiser steps' metrics, NaN where there was no step, and their number."""
-    names = ("loss", "grad_norm", "ratio_mean", "clip_fraction", "kl")
-    means = {name: float(np.mean([s[name] for s in steps])) if steps else math.nan for name in names}
-    return means | {"optimizer_steps": float(len(steps))}

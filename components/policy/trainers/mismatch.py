@@ -16,7 +16,7 @@ import torch
 
 from components.policy.packing.batches import Proximal, micro_batches
 from components.policy.trainers.base import UpdateParams
-from components.policy.trainers.loss import Stats, compare, score
+from components.policy.trainers.loss import Stats, ratio_stats, term_logprobs
 from components.tree.forest import Forest
 from components.tree.terms import Terms
 
@@ -37,8 +37,8 @@ def measure_mismatch(
     with torch.no_grad():
         for batch in micro_batches(forest, terms, settings):
             batch = batch.to(model.device)
-            logprob_K, token_K = score(model, batch, temperature), batch.token_K.cpu().numpy()
-            stats += compare(logprob_K, batch, settings)
+            logprob_K, token_K = term_logprobs(model, batch, temperature), batch.token_K.cpu().numpy()
+            stats += ratio_stats(logprob_K, batch, settings)
             logprob_T[token_K], trained_T[token_K] = logprob_K.double().cpu().numpy(), True
     delta_T = logprob_T - forest.logprob_T
     weight_T = np.exp(np.clip(delta_T, LEAST, math.log(settings.importance_cap)))
@@ -46,9 +46,3 @@ def measure_mismatch(
         "importance_weight": float(weight_T[trained_T].mean()),
         "importance_capped": float((delta_T[trained_T] > math.log(settings.importance_cap)).mean()),
     }
-
-
-def first_mismatch(steps: list[dict[str, float]]) -> dict[str, float]:
-    """The mismatch that the first optimiser step saw, before any weight had changed."""
-    seen = steps[0] if steps else Stats().mismatch()
-    return {name: seen[name] for name in Stats().mismatch()}

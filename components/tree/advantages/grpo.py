@@ -8,7 +8,7 @@ from components.tree.terms import Advantage, Terms, leaf_terms
 
 
 class Grpo(Advantage):
-    """A = (r - mean) / std over the prompt's scored leaves; mean over a leaf's tokens, then over leaves."""
+    """A = (r - mean) / std over the prompt's scored leaves; mean over a leaf's tokens, then over leaves (App. E.3)."""
 
     name = "grpo"
 

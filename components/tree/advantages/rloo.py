@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from components.tree.forest import Forest
 from components.tree.groups import leave_one_out
 from components.tree.terms import Advantage, Terms, leaf_terms
@@ -15,4 +13,4 @@ class Rloo(Advantage):
     name = "rloo"
 
     def terms(self, forest: Forest) -> Terms:
-        return leaf_terms(forest, lambda reward_M: leave_one_out(reward_M, np.ones(len(reward_M))))
+        return leaf_terms(forest, leave_one_out)

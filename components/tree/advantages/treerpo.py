@@ -12,11 +12,12 @@ from components.tree.values import child_values
 class TreeRPO(Advantage):
     """A_c = (R(c) - mean) / std over the siblings under one parent, R backed up as unweighted means of the children.
 
-    Mean over an edge's tokens, then over the contributing edges. An only child continues its parent's edge; an only
-    child of the root has no siblings and no advantage; siblings that agree leave the loss.
+    App. E.3, E.4; the paper's choice for mathematics and question answering. Mean over an edge's tokens, then over the
+    contributing edges. An only child continues its parent's edge; an only child of the root has no siblings and no
+    advantage; siblings that agree leave the loss.
     """
 
     name = "treerpo"
 
     def terms(self, forest: Forest) -> Terms:
-        return edge_terms(forest, edge_advantages(forest, child_values(forest)[0], normalised))
+        return edge_terms(forest, edge_advantages(forest, child_values(forest), normalised))

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.allocation.anchors import Anchors, Belief
+from components.allocation.anchors import Anchors
 from components.allocation.prefixes import fall_back_to_roots, is_open, plan_prefixes
 from components.allocation.utilities import prefix_gain, prefix_utility
+from tests.components.allocation.conftest import anchors_of
 
 
 def utility(anchors: Anchors, counts: np.ndarray) -> np.ndarray:
@@ -29,30 +30,23 @@ def greedy(anchors: Anchors, tree: int, budget: int) -> float:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    bare=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    factual=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     per_rollout=st.integers(0, 7),
     concentration=st.sampled_from([np.inf, 0.5, 10.0]),
     seed=st.integers(0, 1000),
 )
-def test_planner_reaches_greedy_in_every_tree(grow_anchors, bare, per_rollout, concentration, seed):
+def test_planner_reaches_greedy_in_every_tree(grow_anchors, factual, per_rollout, concentration, seed):
     rng = np.random.default_rng(seed)
-    bare_S = np.array(bare, dtype=np.int64)
-    anchors = grow_anchors(bare_S, rng, concentration=concentration)
-    budget_S = bare_S * per_rollout
+    factual_S = np.array(factual, dtype=np.int64)
+    anchors = grow_anchors(factual_S, rng, concentration=concentration)
+    budget_S = factual_S * per_rollout
     counts = plan_prefixes(anchors, budget_S, rng)
     open_A = is_open(anchors)
     assert (counts[~open_A] == 0).all()
-    for tree in range(len(bare)):
+    for tree in range(len(factual)):
         mine = anchors.tree_A == tree
         assert counts[mine].sum() == (budget_S[tree] if (open_A & mine).any() else 0)
         assert utility(anchors, counts)[mine & open_A].sum() == pytest.approx(greedy(anchors, tree, budget_S[tree]))
-
-
-def anchors_of(turns, successes, failures, means, concentration=np.inf):
-    size = len(turns)
-    belief = Belief(np.array(means, dtype=float), np.full(size, concentration))
-    ints = [np.array(x, dtype=np.int64) for x in (np.arange(size), np.zeros(size), turns, successes, failures)]
-    return Anchors(*ints, belief)
 
 
 def test_continuations_go_where_the_outcome_is_likely_to_flip():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from components.allocation.anchors import Belief
 from components.allocation.roots import plan_roots
-from components.allocation.roots_dp import plan_roots_dp
-from components.allocation.utilities import root_utility
+from components.allocation.utilities import root_gain, root_utility
+from tests.components.allocation.roots_dp import plan_roots_dp
 
 RATES = st.one_of(
     st.lists(st.floats(0, 1), max_size=8),
@@ -125,8 +125,6 @@ def test_large_pool_is_planned_exactly_and_keeps_its_threshold():
     belief = Belief(rng.beta(0.3, 0.3, 100_000), rng.choice([np.inf, 3.0], 100_000))
     counts = plan_roots(belief, 60_000, rng=rng)
     assert counts.sum() == 60_000
-    from components.allocation.utilities import root_gain
-
     active = np.flatnonzero(counts)
     smallest = root_gain(belief[active], counts[active] - 1).min()
     assert root_gain(belief[active], counts[active]).max() <= smallest * (1 + 1e-9)

@@ -49,7 +49,7 @@ def test_expected_utility_agrees_with_quadrature(a, b, m):
     belief = one(a / (a + b), a + b)
 
     def mean(f):
-        tiny = 1e-9  # the law may have poles at 0 and 1, where the utility vanishes
+        tiny = 1e-9  # the density may have poles at 0 and 1, where the utility vanishes
         points = [1e-6, 1e-3, 0.5, 1 - 1e-3, 1 - 1e-6]
         return quad(lambda v: f(v) * beta.pdf(v, a, b), tiny, 1 - tiny, points=points, limit=400)[0]
 
@@ -104,7 +104,7 @@ def test_ignorance_is_not_contrast():
     assert contrast(known) > contrast(middling) > contrast(unknown)
 
 
-def test_belief_refuses_what_is_no_law():
+def test_belief_refuses_what_is_no_distribution():
     with pytest.raises(ValueError, match="row 1 of a belief has mean nan"):
         Belief.point(np.array([0.5, np.nan]))
     with pytest.raises(ValueError, match="concentration 0"):

@@ -39,6 +39,22 @@ def call(**arguments) -> str:
         ('<tool_call>{"arguments": {"query": "x"}, "name": "search", "id": 7}</tool_call>', "", ["x"], ""),
         ('Thought: who?\nAction: search\nAction Input: {"query": "x"}', "Thought: who?", ["x"], ""),
         ("Action: search  \n\nAction Input:\n{\n  \"query\": \"x\"\n}\n", "", ["x"], ""),
+        ('<tool_call>{"name": "search", "arguments": {"query": "a\nb\tc"}}</tool_call>', "", ["a\nb\tc"], ""),
+        ('Action: search\nAction Input: {"query": "a\n\tb"}', "", ["a\n\tb"], ""),
+        ('{"name": "search", "parameters": {"query": "x"}}', "", ["x"], ""),
+        ('<think>so</think>\n\n{"type": "function", "name": "search", "parameters": {"query": "x"}}', "so", ["x"], ""),
+        ('<|python_tag|>{"name": "search", "parameters": {"query": "x"}}<|eom_id|>', "", ["x"], ""),
+        ('I look. <|python_tag|>{"name": "search", "parameters": {"query": "x"}}; '
+         '{"name": "search", "parameters": {"query": "y"}}', "", ["x", "y"], "I look."),
+        ('[{"name": "search", "arguments": {"query": "x"}}, {"name": "search", "arguments": {"query": "y\n"}}]',
+         "", ["x", "y\n"], ""),
+        ('```json\n{"name": "search", "parameters": {"query": "x"}}\n```', "", ["x"], ""),
+        ('I look:\n```json\n[{"name": "search", "parameters": {"query": "x"}}]\n```', "", ["x"], "I look:"),
+        ('{"parameters": {"query": "x"}, "name": "search"}', "", ["x"], ""),
+        ('{"type": "function", "function": {"name": "search", "arguments": "{\\"query\\": \\"x\\"}"}}', "", ["x"], ""),
+        ("{1, 2}", "", [], "{1, 2}"),
+        ('{"x": 1}', "", [], '{"x": 1}'),
+        ('The key "name" and its "parameters"', "", [], 'The key "name" and its "parameters"'),
     ],
 )  # fmt: skip
 def test_forms_that_are_read(text, thought, queries, left):
@@ -82,11 +98,23 @@ def test_forms_that_are_read(text, thought, queries, left):
         "Action: search\nAction Input: x",
         "<tool_call>" * 50_000,
         "<tool_call>" + "[" * 100_000,
+        '{"name": "search", "parameters": {"query": "ab',
+        '{"name": "search", "parameters": {"query": "x"}',
+        '{"name": "search", "parameters": {"query": "x"}} and more',
+        '{"name": "search"}',
+        '{"type": "function"}',
+        "{'name': 'search', 'parameters': {}}",
+        'I look. {"name": "search", "arguments": {"que',
+        '[{"name": "search", "parameters": {"query": "x"}}',
+        "<|python_tag|>",
+        "<|python_tag|>[]",
+        "<|python_tag|>print(1)",
+        call(query="x") + '<|python_tag|>{"name": "search", "parameters": {"query": "y"}}',
         '<tool_call>{"name": "search", "arguments": {"query": ' + "9" * 5000 + "}}</tool_call>",
     ],
 )
 def test_what_cannot_be_read_is_an_error_never_a_call(text):
-    with pytest.raises(MalformedCall):
+    with pytest.raises(MalformedCall, match=r"\w"):  # the reason is for the policy
         parse_turn(text)
 
 
@@ -146,7 +174,9 @@ def test_any_text_is_a_turn_or_an_error(text):
 @pytest.mark.parametrize(
     "text",
     ["<think>" * 10**5, "</think>" * 10**5, "Action: " * 10**5, "Action:" + " " * 10**6, "Action: a\n" + "\n" * 10**6,
-     "\n" * 10**6, "<tool_call>{" * 10**5, (call(query="x") + "\n") * 10**4, "Final Answer:" * 10**5],
+     "\n" * 10**6, "<tool_call>{" * 10**5, (call(query="x") + "\n") * 10**4, "Final Answer:" * 10**5,
+     '{"name": ' * 10**5, '{"name": "a", "parameters": {}};' * 10**4, "`" * 10**6, "[" + " " * 10**6, "{" + " " * 10**6,
+     '{"name":"a","parameters":' + " " * 10**6, '<|python_tag|>{"name"' + " `" * 10**5, "<|python_tag|>" * 10**5],
     ids=lambda text: repr(text[:14]),
 )  # fmt: skip
 def test_long_texts_take_no_long_time(text):

@@ -16,11 +16,11 @@ class Planter:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
 
-    def root(self, v_hat: float, rewards: list[float], bare: int | None = None, prompt: str | None = None) -> int:
-        """A tree with rollouts of one turn; `bare` of them (default: all) were planned in stage 1."""
+    def root(self, v_hat: float, rewards: list[float], planned: int | None = None, prompt: str | None = None) -> int:
+        """A tree with rollouts of one turn; `planned` of them (default: all) were planned in stage 1."""
         tree = len({n.tree_id for n in self.nodes})
         row = len(self.nodes)
-        allocated = len(rewards) if bare is None else bare
+        allocated = len(rewards) if planned is None else planned
         self.nodes.append(Node(tree, prompt or f"p{tree}", row, -1, 0, Origin.ROOT, v_hat=v_hat, allocated=allocated))
         for sibling, reward in enumerate(rewards):
             self.leaf(row, row, Origin.FACTUAL, reward, sibling)
@@ -83,7 +83,7 @@ def test_continuations_and_extra_roots_do_not_count_at_roots():
     """They were added because of outcomes: here the factual rollout failed, and all that came later succeeded."""
     planter = Planter()
     planter.prefix(planter.root(0.0, []), 0.0, 0.0, continued=[1.0, 1.0])
-    planter.root(0.0, [0.0, 1.0, 1.0], bare=1)
+    planter.root(0.0, [0.0, 1.0, 1.0], planned=1)
     assert prediction_metrics(planter.forest)["brier_root"] == 0.0
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from components.allocation.arm import RoundsParams
 from components.allocation.arms import ARMS
 from components.allocation.budget import Budget
 from components.errors import UserError
@@ -13,11 +14,11 @@ from components.simulation import Cell, NoisyPredictor, Population, plots, simul
 
 POPULATION = Population.with_mixed_share(0.23)  # the regime of the paper, see docs/simulate.md
 POOL = 8000
-SHAPE = Budget(POOL, 2, 8)  # a pool four times the batch of flat groups
+BUDGET = Budget(POOL, 2, 8)  # a pool four times the batch of flat groups
 
 
-def run(arm: str, noise: float = 2.0, belief: str = "plug-in", shape: Budget = SHAPE) -> dict[str, float]:
-    return simulate(ARMS[arm], shape, POOL, POPULATION, NoisyPredictor(noise, belief), np.random.default_rng(0))
+def run(arm: str, noise: float = 2.0, belief: str = "plug-in", budget: Budget = BUDGET) -> dict[str, float]:
+    return simulate(ARMS[arm](), budget, POOL, POPULATION, NoisyPredictor(noise, belief), np.random.default_rng(0))
 
 
 def test_population_has_the_mixed_share_it_was_made_for():
@@ -53,27 +54,27 @@ def test_population_is_found_again_from_the_outcomes_of_its_prompts():
 
 @pytest.mark.parametrize("successes", [[0, 0], [8, 8], []])
 def test_outcomes_of_one_kind_fit_no_population(successes):
-    with pytest.raises(UserError, match="no law can be fitted"):
+    with pytest.raises(UserError, match="no distribution can be fitted"):
         Population.fitted(np.array(successes), np.full(len(successes), 8))
 
 
-def test_law_at_a_turn_has_the_mean_and_the_contrast_of_the_values_there():
+def test_distribution_at_a_turn_has_the_mean_and_the_contrast_of_the_values_there():
     population = Population(0.7, 0.3, turns=4)
     rng = np.random.default_rng(0)
-    value_RT = population.rollouts(population.rates(200_000, rng), rng)
+    value_RH = population.rollouts(population.rates(200_000, rng), rng)
     for turn in range(4):
         alpha, beta = population.at_turn(turn)
         c = alpha + beta
         assert alpha / c == pytest.approx(0.3)
-        contrast = (value_RT[:, turn] * (1 - value_RT[:, turn])).mean()
+        contrast = (value_RH[:, turn] * (1 - value_RH[:, turn])).mean()
         assert alpha * beta / (c * (c + 1)) == pytest.approx(contrast, rel=0.03)
 
 
 def test_values_are_a_martingale_and_every_turn_resolves_the_same_share():
-    value_RT = Population(1.0, turns=4).rollouts(np.full(200_000, 0.3), np.random.default_rng(0))
-    assert value_RT.mean(axis=0) == pytest.approx(np.full(5, 0.3), abs=0.005)
-    assert (np.diff(value_RT, axis=1) ** 2).mean(axis=0) == pytest.approx(np.full(4, 0.3 * 0.7 / 4), abs=0.002)
-    assert set(np.unique(value_RT[:, -1])) == {0.0, 1.0}
+    value_RH = Population(1.0, turns=4).rollouts(np.full(200_000, 0.3), np.random.default_rng(0))
+    assert value_RH.mean(axis=0) == pytest.approx(np.full(5, 0.3), abs=0.005)
+    assert (np.diff(value_RH, axis=1) ** 2).mean(axis=0) == pytest.approx(np.full(4, 0.3 * 0.7 / 4), abs=0.002)
+    assert set(np.unique(value_RH[:, -1])) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("noise", [1.0, 3.0])
@@ -134,13 +135,13 @@ REFERENCE = {
 
 @pytest.mark.parametrize(("arm", "noise"), REFERENCE)
 def test_the_papers_regime(arm, noise):
-    shape = Budget(2 * POOL, 0, 8) if "roots only" in arm else SHAPE
-    numbers = run(arm.partition(",")[0], noise, shape=shape)
+    budget = Budget(2 * POOL, 0, 8) if "roots only" in arm else BUDGET
+    numbers = run(arm.partition(",")[0], noise, budget=budget)
     assert numbers["effective_ratio"] == pytest.approx(REFERENCE[arm, noise], abs=0.03)
 
 
 def test_the_planner_is_active_on_more_prompts_than_flat_groups():
-    planner, nearest = run("trace", shape=Budget(2 * POOL, 0, 8)), run("pcl")
+    planner, nearest = run("trace", budget=Budget(2 * POOL, 0, 8)), run("pcl")
     assert planner["active_prompts"] > 1.1 * nearest["active_prompts"]
     assert planner["mixed_prompts"] > nearest["mixed_prompts"]
 
@@ -153,7 +154,7 @@ def test_c30_predictor_and_filter_crossed():
     assert ratio["pcl-filter"] > ratio["pcl"] > 2 * ratio["grpo"]
     assert cross["grpo-filter"]["units"] == 1.0
     assert cross["pcl-filter"]["units"] < 0.8
-    assert cross["pcl-filter"]["mixed_prompts"] * SHAPE.units == SHAPE.units // 8 // 2
+    assert cross["pcl-filter"]["mixed_prompts"] * BUDGET.units == BUDGET.units // 8 // 2
 
 
 def test_reinforce_ada_samples_on_where_outcomes_agree():
@@ -176,9 +177,9 @@ def test_c21_what_brought_no_contrast_is_wasted_and_what_was_not_needed_is_unspe
 def test_c27_same_seed_gives_the_same_numbers_and_the_global_generator_is_untouched(arm):
     np.random.seed(7)
     before = np.random.get_state()[1].copy()
-    shape = Budget(256, 2, 8)
+    budget = Budget(256, 2, 8)
     one, two, other = (
-        simulate(ARMS[arm], shape, 256, POPULATION, NoisyPredictor(2.0, "posterior"), np.random.default_rng(seed))
+        simulate(ARMS[arm](), budget, 256, POPULATION, NoisyPredictor(2.0, "posterior"), np.random.default_rng(seed))
         for seed in (3, 3, 4)
     )
     assert one == pytest.approx(two, nan_ok=True)
@@ -207,7 +208,7 @@ def test_no_arm_exceeds_the_budget_or_counts_wrongly(arm):
     numbers = run(arm, belief="posterior")
     assert numbers["units"] <= 1.0
     assert numbers["mixed_prompts"] <= numbers["active_prompts"]
-    if arm != "react":
+    if ARMS[arm].samples:
         assert 0 < numbers["effective_ratio"] <= 1
 
 
@@ -232,11 +233,11 @@ def test_sweep_fills_the_grid():
 
 def test_interval_over_seeds_is_that_of_students_t():
     runs = [{"units": value, "squared_gradient": 2 * value, "turns": value} for value in (1.0, 2.0, 3.0)]
-    cell = Cell("grpo", SHAPE, 8, NoisyPredictor(0.0), runs)
+    cell = Cell("grpo", BUDGET, 8, NoisyPredictor(0.0), runs)
     assert cell.mean("units") == 2.0
     assert cell.margin("units") == pytest.approx(4.303 / np.sqrt(3), abs=1e-3)
     assert cell.values("turns_gradient").tolist() == [2.0, 2.0, 2.0]
-    assert np.isnan(Cell("grpo", SHAPE, 8, NoisyPredictor(0.0), runs[:1]).margin("units"))
+    assert np.isnan(Cell("grpo", BUDGET, 8, NoisyPredictor(0.0), runs[:1]).margin("units"))
 
 
 @pytest.mark.parametrize("swept", [False, True])
@@ -256,7 +257,14 @@ def test_figures_show_every_arm_and_number(swept):
 
 def test_second_round_finds_more_contrast_at_the_same_cost():
     once, twice = (
-        simulate(ARMS["trace"], SHAPE, POOL, POPULATION, NoisyPredictor(2.0), np.random.default_rng(0), rounds=rounds)
+        simulate(
+            ARMS["trace"](RoundsParams(rounds=rounds)),
+            BUDGET,
+            POOL,
+            POPULATION,
+            NoisyPredictor(2.0),
+            np.random.default_rng(0),
+        )
         for rounds in (1, 2)
     )
     assert twice["units"] == pytest.approx(once["units"], abs=0.01)
@@ -264,7 +272,4 @@ def test_second_round_finds_more_contrast_at_the_same_cost():
 
 
 def test_one_queue_has_one_round():
-    with pytest.raises(ValueError, match="one queue"):
-        simulate(
-            ARMS["trace-unified"], SHAPE, POOL, POPULATION, NoisyPredictor(2.0), np.random.default_rng(0), rounds=2
-        )
+    assert not [name for name, arm in ARMS.items() if issubclass(arm.Params, RoundsParams) and not arm.is_local]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from components.tracking.compare import Curve, Estimate, compare, flat, markdown
+from components.tracking.compare import Curve, Estimate, flat, markdown, summarise
 from components.tracking.figures import FIGURES
 
 
@@ -49,7 +49,7 @@ def test_accuracy_area_and_cost_of_a_curve():
 
 def test_runs_are_compared_where_the_shortest_ends():
     long = curve("trace", 0, [0.0, 0.4, 0.9], tokens=(0, 3000, 6000))
-    rows = compare([curve("grpo", 0, [0.0, 0.3], units=(0, 100), tokens=(0, 1500)), long], "grpo")
+    rows = summarise([curve("grpo", 0, [0.0, 0.3], units=(0, 100), tokens=(0, 1500)), long], "grpo")
     assert row(rows, "trace")["units"] == 100
     assert row(rows, "trace")["accuracy_at_units"].mean == pytest.approx(0.4)
     assert row(rows, "trace")["accuracy_at_tokens"].mean == pytest.approx(0.2)  # half of the way to 3000 tokens
@@ -59,22 +59,22 @@ def test_gains_are_paired_by_seed():
     """Seeds differ much more than arms: unpaired, the gain would drown."""
     runs = [curve("grpo", s, [0, s / 10, s / 10]) for s in range(5)]
     runs += [curve("trace", s, [0, s / 10, s / 10 + 0.05]) for s in (4, 2, 0, 1, 3)]
-    gain = row(compare(runs, "grpo"), "trace")["accuracy_at_units_gain"]
+    gain = row(summarise(runs, "grpo"), "trace")["accuracy_at_units_gain"]
     assert gain.mean == pytest.approx(0.05)
     assert gain.margin == pytest.approx(0.0, abs=1e-12)
-    assert row(compare(runs, "grpo"), "grpo")["accuracy_at_units_gain"].n == 0
+    assert row(summarise(runs, "grpo"), "grpo")["accuracy_at_units_gain"].n == 0
 
 
 def test_seeds_without_a_partner_leave_the_gain_and_stay_in_the_mean():
     runs = [curve("grpo", 0, [0, 0, 0.2]), curve("trace", 0, [0, 0, 0.3]), curve("trace", 1, [0, 0, 0.9])]
-    trace = row(compare(runs, "grpo"), "trace")
+    trace = row(summarise(runs, "grpo"), "trace")
     assert (trace["accuracy_at_units_gain"].n, trace["accuracy_at_units"].n) == (1, 2)
 
 
 def test_what_never_reaches_the_accuracy_is_said_to():
     runs = [curve("grpo", s, [0, 0.2, 0.4]) for s in (0, 1)]
     runs += [curve("trace", 0, [0, 0.4, 0.5]), curve("trace", 1, [0, 0.1, 0.2]), curve("pcl", 0, [0, 0, 0])]
-    rows = compare(runs, "grpo")
+    rows = summarise(runs, "grpo")
     cost = row(rows, "trace")["cost_units"]
     assert (cost.mean, cost.n) == (100.0, 1)
     text = markdown(rows)
@@ -85,13 +85,13 @@ def test_what_never_reaches_the_accuracy_is_said_to():
 
 def test_settings_are_kept_apart():
     runs = [curve("grpo", 0, [0, 0, 0.1], setting="easy"), curve("grpo", 0, [0, 0, 0.5], setting="hard")]
-    rows = compare(runs, "grpo")
+    rows = summarise(runs, "grpo")
     assert [(r["setting"], r["accuracy_at_units"].mean) for r in rows] == [("easy", 0.1), ("hard", 0.5)]
 
 
 def test_plain_rows_have_low_and_high_or_nothing():
     runs = [curve("grpo", s, [0, 0, 0.1 * s]) for s in (1, 2)]
-    plain = flat(compare(runs, "grpo")[0])
+    plain = flat(summarise(runs, "grpo")[0])
     assert plain["accuracy_at_units_low"] < plain["accuracy_at_units"] < plain["accuracy_at_units_high"]
     assert plain["accuracy_at_units_gain"] is None
     assert plain["accuracy_at_units_gain_low"] is None

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from components.params.root import Params
+from components.params.root import compose
 from components.tracking.run_report import TREES, Digest, run_report
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
@@ -47,9 +47,9 @@ def a_line(iteration: int, **more: float | None) -> dict:
     } | more
 
 
-def shown(lines: list[dict], forests: dict[int, Forest], accuracy: float | None = 0.75) -> str:
-    digests = [Digest.of(number, forest) for number, forest in forests.items()]
-    return run_report("r", Params(), lines, accuracy, digests)
+def shown(lines: list[dict], forests: dict[int, Forest], accuracy: float | None = 0.75, about=()) -> str:
+    digests = [Digest.of(number, forest, {"p0": "gold"}) for number, forest in forests.items()]
+    return run_report("r", compose({}), lines, accuracy, digests, about)
 
 
 def rows(page: str) -> dict[str, list[str]]:
@@ -123,11 +123,26 @@ def test_an_unfinished_run_without_an_evaluation_is_shown():
     assert rows(page)["accuracy on held-out prompts"] == ["–"]
 
 
+def test_facts_parameters_contrast_and_gold_answers_are_there():
+    page = shown([a_line(0, **{"rollouts/trained": 0.0})], {0: grown(MIXED, DEAD)}, about=[("commit", "abc")])
+    table = rows(page)
+    assert table["commit"] == ["abc"]
+    assert table["accuracy on held-out prompts"] == ["0.250 → 0.750, best 0.750"]
+    assert "Nothing was learnt: no group has contrast" in page
+    assert "root_units: 128" in page
+    assert "Whether stage 2 can pay" not in page  # prefixes have predictions
+    assert table["at the prompt"] == ["4", "4", "0.000"]  # the continuation, which succeeded, is no fresh sample there
+    assert table["one more from the prompt, in a tree without contrast"][2] == "0.000"
+    assert trees(page)[0]["gold"] == "gold"
+
+
 def test_figures_are_text_in_the_pages_colours_and_nothing_is_loaded():
     page = shown([a_line(0), a_line(1)], {0: grown(MIXED), 1: grown(MIXED)})
-    assert page.count('<svg class="plot"') == 4
-    assert ">Accuracy on held-out prompts</text>" in page
-    assert "#000000" not in page
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
+    assert len(titles) == page.count('<svg class="plot"') == len(set(titles)) > 8
+    assert titles[0] == "Accuracy on held-out prompts"
+    for picture in re.findall(r"<svg class=.plot.*?</svg>", page, re.DOTALL):
+        assert len(re.findall(r"<text", picture)) >= 5  # numbers on both axes, and what lies across
     assert re.findall(r"src=|[^:]href=\"(?!#)|@import|url\((?!#)|https?://(?!www\.w3\.org/)", page) == []
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))

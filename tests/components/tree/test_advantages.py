@@ -15,11 +15,10 @@ from components.tree.terms import Terms
 KINDS = tuple(ADVANTAGES)
 
 
-def told(terms: Terms) -> dict[tuple[int, int], float]:
-    return {
-        (leaf, node): a
-        for leaf, node, a in zip(terms.leaf_K.tolist(), terms.node_K.tolist(), terms.advantage_K.tolist(), strict=True)
-    }
+def by_term(terms: Terms) -> dict[tuple[int, int], float]:
+    """The advantage of each (leaf, node)."""
+    keys = zip(terms.leaf_K.tolist(), terms.node_K.tolist(), strict=True)
+    return dict(zip(keys, terms.advantage_K.tolist(), strict=True))
 
 
 def total_weight(forest: Forest, terms: Terms) -> float:
@@ -32,18 +31,10 @@ def total_weight(forest: Forest, terms: Terms) -> float:
 def test_grpo_by_hand(plant):
     terms = terms_of(plant([1, 0, [1, 0, 0]]), "grpo")
     up, down = 0.6 / np.sqrt(0.24), -0.4 / np.sqrt(0.24)
-    expected = {
-        (1, 1): up,
-        (2, 2): down,
-        (4, 3): up,
-        (4, 4): up,
-        (5, 3): down,
-        (5, 5): down,
-        (6, 3): down,
-        (6, 6): down,
-    }
-    assert told(terms) == pytest.approx(expected)
-    weights = dict(zip(told(terms), terms.weight_K.tolist(), strict=True))
+    leaves = {(1, 1): up, (2, 2): down, (4, 4): up, (5, 5): down, (6, 6): down}
+    shared = {(4, 3): up, (5, 3): down, (6, 3): down}
+    assert by_term(terms) == pytest.approx(leaves | shared)
+    weights = dict(zip(by_term(terms), terms.weight_K.tolist(), strict=True))
     assert weights[(1, 1)] == pytest.approx(1 / 5 / 2)  # five leaves, two tokens
     assert weights[(4, 3)] == pytest.approx(1 / 5 / 4)
 
@@ -54,7 +45,7 @@ def test_treerpo_by_hand(plant):
     top = (values - values.mean()) / values.std()
     inner = (np.array([1, 0, 0]) - 1 / 3) / np.std([1, 0, 0])
     expected = {(1, 1): top[0], (2, 2): top[1], (4, 3): top[2], (4, 4): inner[0], (5, 5): inner[1], (6, 6): inner[2]}
-    assert told(terms) == pytest.approx(expected)
+    assert by_term(terms) == pytest.approx(expected)
     assert terms.weight_K == pytest.approx(np.full(6, 1 / 6 / 2))
     assert terms.groups == 2
 
@@ -62,39 +53,37 @@ def test_treerpo_by_hand(plant):
 def test_treerpo_backs_up_unweighted_means(plant):
     # the right child holds a leaf 1 and a subtree (0, 0, 0): R = 0.5, although its leaves average 0.25
     terms = terms_of(plant([0, [1, [0, 0, 0]]]), "treerpo")
-    assert told(terms)[(1, 1)] == pytest.approx(-1.0)
-    assert told(terms)[(3, 2)] == pytest.approx(1.0)
+    assert by_term(terms)[(1, 1)] == pytest.approx(-1.0)
+    assert by_term(terms)[(3, 2)] == pytest.approx(1.0)
 
 
 def test_only_child_continues_its_parents_edge(plant):
     terms = terms_of(plant([0, [[1]]]), "treerpo")  # rows 2, 3, 4 are one chain of three turns
-    assert told(terms) == pytest.approx({(1, 1): -1.0, (4, 2): 1.0, (4, 3): 1.0, (4, 4): 1.0})
+    assert by_term(terms) == pytest.approx({(1, 1): -1.0, (4, 2): 1.0, (4, 3): 1.0, (4, 4): 1.0})
     assert terms.weight_K == pytest.approx([1 / 2 / 2, 1 / 2 / 6, 1 / 2 / 6, 1 / 2 / 6])
 
 
 def test_only_child_of_the_root_has_no_advantage(plant):
     terms = terms_of(plant([[1, 0]]), "treerpo")
-    assert told(terms) == pytest.approx({(2, 2): 1.0, (3, 3): -1.0})
+    assert by_term(terms) == pytest.approx({(2, 2): 1.0, (3, 3): -1.0})
     assert terms.dropped["singleton"] == 1
 
 
 def test_tree_grpo_adds_what_it_normalised_separately(plant):
     forest = plant([1, 0, [1, 0, 0]])
-    flat, edges, both = (told(terms_of(forest, kind)) for kind in ("grpo", "treerpo", "tree_grpo"))
-    node_told = {node: a for (_, node), a in edges.items()}
-    assert both == pytest.approx({(leaf, node): a + node_told[node] for (leaf, node), a in flat.items()})
+    flat, edges, both = (by_term(terms_of(forest, kind)) for kind in ("grpo", "treerpo", "tree_grpo"))
+    by_node = {node: a for (_, node), a in edges.items()}
+    assert both == pytest.approx({(leaf, node): a + by_node[node] for (leaf, node), a in flat.items()})
 
 
 def test_rloo_by_hand(plant):
-    assert told(terms_of(plant([1, 0, 0]), "rloo")) == pytest.approx({(1, 1): 1.0, (2, 2): -0.5, (3, 3): -0.5})
+    assert by_term(terms_of(plant([1, 0, 0]), "rloo")) == pytest.approx({(1, 1): 1.0, (2, 2): -0.5, (3, 3): -0.5})
 
 
 def test_tree_loo_weights_siblings_by_their_leaves(plant):
-    terms = told(terms_of(plant([1, [1, 0, 0, 0]]), "tree_loo"))
-    assert terms[(1, 1)] == pytest.approx(1 - 0.25)
-    assert terms[(3, 2)] == pytest.approx(0.25 - 1)
-    assert terms[(3, 3)] == pytest.approx(1.0)
-    assert terms[(4, 4)] == pytest.approx(-1 / 3)
+    terms = by_term(terms_of(plant([1, [1, 0, 0, 0]]), "tree_loo"))
+    expected = {(1, 1): 1 - 0.25, (3, 2): 0.25 - 1, (3, 3): 1.0, (4, 4): -1 / 3}
+    assert {key: terms[key] for key in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,7 +217,7 @@ def test_c18_signal_between_trees_survives_where_trees_agree_within(plant):
 def test_identical_siblings_stay_two_draws(plant):
     forest = plant([1, 1, 0])
     forest.nodes[2].token_ids = list(forest.nodes[1].token_ids)
-    assert told(terms_of(forest, "treerpo")).keys() == {(1, 1), (2, 2), (3, 3)}
+    assert by_term(terms_of(forest, "treerpo")).keys() == {(1, 1), (2, 2), (3, 3)}
 
 
 def test_mean_advantage_of_a_node_is_weighted(plant):

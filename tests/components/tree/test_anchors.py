@@ -53,8 +53,8 @@ def test_belief_is_ignorance_until_a_predictor_speaks(plant):
     forest = plant([[1], 0])
     anchors = visited_anchors(forest)
     assert anchors.belief.concentration_A.tolist() == [2, 2]
-    told = anchors.with_belief(Belief.point(np.array([0.3, 0.9])))
-    assert told.belief.mean_A.tolist() == [0.3, 0.9]
+    predicted = anchors.with_belief(Belief.point(np.array([0.3, 0.9])))
+    assert predicted.belief.mean_A.tolist() == [0.3, 0.9]
     with pytest.raises(ValueError, match="3 beliefs for 2 anchors"):
         anchors.with_belief(Belief.ignorant(3))
     forest.nodes[0].v_hat, forest.nodes[1].v_hat = 0.25, 0.75

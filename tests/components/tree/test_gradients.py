@@ -51,24 +51,20 @@ def rollout(rng: np.random.Generator, nodes: list[Node], tree: int, anchor: int,
     nodes.append(leaf)
 
 
-def sample(rng: np.random.Generator, trees: int, bare: int, expansion: str) -> Forest:
+def sample(rng: np.random.Generator, trees: int, rollouts: int, expansion: str) -> Forest:
     nodes: list[Node] = []
     for tree in range(trees):
         root = len(nodes)
         nodes.append(Node(tree, "p", root, -1, 0, Origin.ROOT))
-        for _ in range(bare):
+        for _ in range(rollouts):
             rollout(rng, nodes, tree, root, None)
     if expansion == "none":
         return Forest(nodes)
     factual = Forest(list(nodes))
     anchors = visited_anchors(factual)
-    value_A = np.array(
-        [
-            PREFIX_VALUE[nodes[row].token_ids[0]] if turn else 0.5
-            for row, turn in zip(anchors.node_A, anchors.turn_A, strict=True)
-        ]
-    )
-    counts = plan_prefixes(anchors.with_belief(Belief.point(value_A)), np.full(trees, 2 * bare), rng)
+    rows = zip(anchors.node_A, anchors.turn_A, strict=True)
+    value_A = np.array([PREFIX_VALUE[nodes[row].token_ids[0]] if turn else 0.5 for row, turn in rows])
+    counts = plan_prefixes(anchors.with_belief(Belief.point(value_A)), np.full(trees, 2 * rollouts), rng)
     for row, count in zip(anchors.node_A.tolist(), counts.tolist(), strict=True):
         for _ in range(count):
             rollout(rng, nodes, nodes[row].tree_id, row, nodes[row].token_ids[0])
@@ -94,7 +90,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.parametrize("expansion", ["none", "by outcome"])
 def test_gradient_points_along_the_exact_one(expansion):
     rng = np.random.default_rng(3)
-    forests = [sample(rng, trees=400, bare=4, expansion=expansion) for _ in range(4)]
+    forests = [sample(rng, trees=400, rollouts=4, expansion=expansion) for _ in range(4)]
     exact = exact_gradient()
     for kind in ADVANTAGES:
         mean = np.mean([estimate(forest, terms_of(forest, kind)) for forest in forests], axis=0)
@@ -107,7 +103,7 @@ def test_leave_one_out_has_the_exact_gradient_for_its_mean():
     rng = np.random.default_rng(4)
     gradients = []
     for _ in range(6):
-        forest = sample(rng, trees=500, bare=2, expansion="none")
+        forest = sample(rng, trees=500, rollouts=2, expansion="none")
         terms = terms_of(forest, "rloo")
         kept = len(set(terms.leaf_K.tolist())) / len(forest.leaves_L)  # groups without contrast add nothing to the sum
         gradients.append(2 * kept * estimate(forest, terms))  # two tokens per leaf: a token mean is half the gradient
@@ -128,11 +124,8 @@ def test_c15_baseline_gives_no_bonus_to_going_on(kind):
             for _ in range(4):
                 going_on, parent = rng.random() < 0.5, root
                 for turn in range(1, 3 if going_on else 2):
-                    nodes.append(
-                        Node(
-                            tree, "p", len(nodes), parent, turn, Origin.FACTUAL, root, 0, [int(going_on)], [True], [0.0]
-                        )
-                    )
+                    sampled = [int(going_on)], [True], [0.0]
+                    nodes.append(Node(tree, "p", len(nodes), parent, turn, Origin.FACTUAL, root, 0, *sampled))
                     parent = len(nodes) - 1
                 nodes[-1].stop_reason, nodes[-1].reward = StopReason.ANSWERED, float(rng.random() < 0.4)
         forest = Forest(nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.params.root import Params
+from components.params.root import compose
 from components.tree.advantages import ADVANTAGES, terms_of
 from components.tree.metrics import accounting
 
@@ -13,7 +13,7 @@ from components.tree.metrics import accounting
 def test_c07_nothing_pulls_on_a_dead_group(plant, kind):
     """There is no KL term: a dead group has no term at all, and no parameter could give it one."""
     assert len(terms_of(plant([1, 1], [0, 0]), kind)) == 0
-    keys = Params().model_dump()["update"]
+    keys = compose({}).update.model_dump()
     assert not [key for key in keys if "kl" in key or "beta" in key or "entropy" in key]
 
 

@@ -55,19 +55,36 @@ def test_matched_ratio_does_not_favour_more_leaves(plant):
     assert np.isnan(effective_ratio_matched(few, 3))
 
 
+def planned(forest: Forest) -> Forest:
+    """The forest, its rollouts from the root being those of stage 1."""
+    for node in forest.nodes:
+        node.allocated = int((forest.parent_N == node.node_id).sum()) if node.parent_id < 0 else 0
+    return forest
+
+
 def test_flip_rate_counts_continuations_against_their_own_factual_rollout(plant):
-    seen, _ = flip_rates(plant([[0, 1, 0, 1, 1, None], [1, 1, 0]]))
+    seen, _ = flip_rates(planned(plant([[0, 1, 0, 1, 1, None], [1, 1, 0]])))
     assert seen == pytest.approx(4 / 6)  # 3 of 4, and 1 of 2
     for nothing_to_flip in (plant([1, 0]), plant([[None, 1, 0]])):
-        assert np.isnan(flip_rates(nothing_to_flip)).all()
+        assert np.isnan(flip_rates(planned(nothing_to_flip))).all()
 
 
 @pytest.mark.parametrize(("concentration", "chances"), [(None, (0.2, 0.1)), (1.0, (0.1, 0.05)), (3.0, (0.15, 0.075))])
-def test_expected_flips_are_those_of_the_beliefs_given_the_factual_rollouts(plant, concentration, chances):
-    forest = plant([[0, 1, 0], [1, 1]])  # two continuations of a failure, one of a success
-    for node, v_hat in zip(forest.nodes, (0.5, 0.2, 0.5, 0.5, 0.5, 0.9, 0.5, 0.5), strict=True):
+@pytest.mark.parametrize("extra", [False, True])
+def test_expected_flips_are_those_of_the_beliefs_when_stage_2_was_planned(plant, concentration, chances, extra):
+    """Extra root rollouts, which pass prefixes that were never predicted and agree or not, change nothing."""
+    forest = planned(plant([[0, 1, 0], [1, 1]], *([[[1]]] if extra else [])))  # three continuations, two of a failure
+    for node, v_hat in zip(forest.nodes, (0.5, 0.2, 0.5, 0.5, 0.5, 0.9, 0.5, 0.5, 0.5), strict=False):
         node.v_hat, node.concentration = v_hat, concentration
-    assert flip_rates(forest)[1] == pytest.approx((2 * chances[0] + chances[1]) / 3)
+    if extra:  # the last tree fell back to the root, and so did the first: its failing prefix now succeeds as well
+        forest.nodes[8].allocated = 0
+        again = forest.nodes[1]
+        forest.nodes.append(
+            Node(0, "p0", 11, 0, 1, Origin.FACTUAL, 0, 2, again.token_ids, again.is_action, again.logprobs)
+        )
+        end = {"stop_reason": StopReason.ANSWERED, "reward": 1.0}
+        forest = Forest([*forest.nodes, Node(0, "p0", 12, 11, 2, Origin.FACTUAL, 0, 2, **end)])
+    assert flip_rates(forest) == pytest.approx((1 / 3, (2 * chances[0] + chances[1]) / 3))
 
 
 def test_unique_token_ratio(plant):
@@ -108,6 +125,12 @@ def test_c21_accounts_add_up_and_name_what_was_wasted(plant, kind):
     assert sheet["rollouts/admitted"] == sheet["rollouts/trained"] + sheet["rollouts/untrained"]
     assert (sheet["rollouts/verified"], sheet["rollouts/admitted"], sheet["rollouts/trained"]) == (9, 7, 7)
     assert sheet["budget/wasted"] == 4
+
+
+def test_a_rollout_counts_as_trained_only_for_tokens_of_its_own(plant):
+    """Continuations that repeat the outcome of their prefix teach nothing, though a term lies on their path."""
+    sheet = accounting(forest := plant([1, [0, 0, 0]]), terms_of(forest, "treerpo"))
+    assert (sheet["rollouts/admitted"], sheet["rollouts/trained"], sheet["budget/wasted"]) == (4, 2, 2)
 
 
 def test_c20_size_of_the_update_is_reported_when_groups_are_dropped(plant):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from components.params.base import Positive
-from components.policy.engines.base import Engine, EngineParams
+from components.policy.engines.base import Engine, EngineLayout, EngineParams
 
 
 class TransformersParams(EngineParams):
@@ -32,3 +32,7 @@ class Transformers(Engine):
         from components.policy.engines.transformers.engine import TransformersEngine
 
         return TransformersEngine(params)
+
+    @classmethod
+    def layout(cls, params: TransformersParams) -> EngineLayout:
+        return EngineLayout(cache_bytes=1e9 * params.cache_gb)

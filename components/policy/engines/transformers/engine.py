@@ -3,8 +3,8 @@
 A call first computes the histories of its requests, less their last tokens, into a `PrefixCache`: what an earlier turn
 or an earlier call has left there is not computed again, and what several histories begin with is computed once. Then
 all rows are sampled together, beginning with the last token of each history; rows that branch from one history read its
-keys and values from one place (`components.policy.engines.transformers.attention`). Rows that have ended are dropped, and what they sampled
-goes to the prefix cache.
+keys and values from one place (`attention`). Rows that have ended are dropped, and what they sampled goes to the prefix
+cache.
 
 Memory: keys and values of the rows that are sampled together stay within `engine.cache_gb`, those that are kept within
 as much again; a forward pass is cut so that its tokens and its attention mask stay within the constants below.
@@ -24,17 +24,19 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
-from components.policy.checkpoint import shared_model
+from components.policy.checkpoint import ids_of, shared_model
 from components.policy.engines.base import Completion, Engine, Request
-from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.attention import BranchCache, RowCache, save
 from components.policy.engines.transformers.prefix_cache import PrefixCache
 from components.storage import content_hash
+
+if TYPE_CHECKING:
+    from components.policy.engines.transformers import TransformersParams
 
 FORWARD_TOKENS = 4096  # rows by tokens in one forward pass over histories
 MASK_ENTRIES = 2**24  # rows by tokens by visible positions
@@ -46,7 +48,7 @@ _sampling = threading.Lock()  # a second batch at the same time would cost memor
 
 
 class TransformersEngine(Engine, threading.local):
-    """The embedded engine. See `components.policy.engines.base.Engine`.
+    """The embedded engine; see `Engine`.
 
     Each thread has caches of its own, so what one samples does not depend on the others; all share the weights and
     sample in turn. A thread must `load` before it samples.
@@ -150,8 +152,7 @@ class TransformersEngine(Engine, threading.local):
         uniform_BS = uniform(np.array([r.seed for r in requests], dtype=np.int64), steps)
         token_BS, logprob_BS = np.zeros((len(requests), steps), dtype=np.int64), np.zeros((len(requests), steps))
         count_B, stopped_B = np.zeros(len(requests), dtype=np.int64), np.zeros(len(requests), dtype=bool)
-        eos = self.model.config.eos_token_id
-        stops = [eos] if isinstance(eos, int) else list(eos or ())
+        stops = ids_of(self.model.config.eos_token_id)
         branches = BranchCache(self._cache, slots, steps)
         rows, live = np.arange(len(requests)), np.ones(len(requests), dtype=bool)  # requests of the rows that are left
         token = np.array([h[-1] for h in histories])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from components.errors import UserError
 from components.params.base import MAY_CHANGE, Float, Positive, PositiveInt
-from components.policy.engines.base import Engine, EngineParams
+from components.policy.engines.base import Engine, EngineLayout, EngineParams
+
+if TYPE_CHECKING:
+    from components.params import root
 
 LEAST_TEMPERATURE = 0.01  # vLLM raises what is below to this value
 HIDDEN = 128  # its attention on the CPU has no heads of fewer than 32 units, and the tiny policy has four
@@ -55,8 +58,23 @@ class Vllm(Engine):
         return VllmEngine(params)
 
     @classmethod
-    def check(cls, params: Any) -> None:
+    def layout(cls, params: VllmParams) -> EngineLayout:
+        ours = isinstance(params.servers, int)  # the others' servers take no memory here
+        return EngineLayout(
+            on_gpu=True,
+            servers=max(1, params.servers) if isinstance(params.servers, int) else len(params.servers),
+            tensor_parallel=params.tensor_parallel,
+            held_share=params.gpu_memory if ours else 0.0,
+            number_bytes=4 if params.dtype == "float32" else 2,
+            cache_bytes=None,
+            keys={"gpus": "engine.servers × engine.tensor_parallel", "held": "engine.gpu_memory",
+                  "weights": "engine.gpu_memory or engine.tensor_parallel"},
+        )  # fmt: skip
+
+    @classmethod
+    def check(cls, params: root.Params) -> None:
         settings = params.engine
+        assert isinstance(settings, VllmParams)
         if params.policy.path is None and params.policy.hidden % HIDDEN:
             raise UserError(
                 f"policy.hidden={params.policy.hidden}: vLLM needs a multiple of {HIDDEN} in the tiny policy"

@@ -72,7 +72,7 @@ class Server:
             raise ServerError(f"no JSON: {answer.text[:100]}") from error
 
     async def call(self, method: str, *arguments: str) -> Any:
-        """What the first worker returns from a method of `vllm_server.WorkerExtension`."""
+        """What the first worker returns from a method of `server.WorkerExtension`."""
         answer = await self.post("/collective_rpc", {"method": method, "args": arguments})
         try:
             return answer["results"][0]

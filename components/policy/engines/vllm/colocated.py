@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from components.policy.engines.base import Completion, Engine, Request
-from components.policy.engines.vllm import VllmParams
 from components.policy.engines.vllm import server as vllm_server
 from components.policy.engines.vllm.engine import Weights, completion, sampling
 from components.policy.engines.vllm.launch import options
+
+if TYPE_CHECKING:
+    from components.policy.engines.vllm import VllmParams
 
 
 class ColocatedVllmEngine(Engine):
@@ -30,10 +32,11 @@ class ColocatedVllmEngine(Engine):
         with self._using:
             if self._llm is None:
                 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-                fixed = vllm_server.prepare() | {"skip_tokenizer_init": True, "disable_log_stats": True}
+                fixed = vllm_server.prepare(self.settings.max_tokens, self.settings.batch_size)
                 from vllm import LLM
 
-                self._llm = LLM(model=weights.path, **fixed, **options(self.settings))
+                extra = {"skip_tokenizer_init": True, "disable_log_stats": True}
+                self._llm = LLM(model=weights.path, **fixed, **extra, **options(self.settings))
             if self._weights is None or self._weights.key != weights.key:
                 self._weights = None
                 self._llm.collective_rpc("load_policy", args=(weights.path,))

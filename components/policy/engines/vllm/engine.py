@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from components.errors import UserError
 from components.policy import loop
+from components.policy.checkpoint import ids_of
 from components.policy.engines.base import AsyncEngine, Completion, Request
-from components.policy.engines.vllm import VllmParams
 
 if TYPE_CHECKING:
+    from components.policy.engines.vllm import VllmParams
     from components.policy.engines.vllm.client import Pool
 
 logger = logging.getLogger("trace")
@@ -77,7 +78,7 @@ class Weights:
             files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in policy.iterdir())
         except (OSError, ValueError) as error:
             raise UserError(f"{policy} holds no checkpoint: {error}") from error
-        self.stops: list[int] = [eos] if isinstance(eos, int) else list(eos or ())
+        self.stops = ids_of(eos)
         self.key = hashlib.blake2b(repr((self.path, files)).encode(), digest_size=16).hexdigest()
 
 

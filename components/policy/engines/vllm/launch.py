@@ -14,12 +14,16 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from components.errors import UserError
-from components.policy.engines.vllm import VllmParams
 from components.policy.engines.vllm import server as vllm_server
+from components.policy.faults import first_error
 
-ROOT = Path(__file__).resolve().parents[2]  # where `components` is imported from
+if TYPE_CHECKING:
+    from components.policy.engines.vllm import VllmParams
+
+ROOT = Path(__file__).resolve().parents[4]  # where `components` is imported from
 START_SECONDS = 1800.0  # a large model is read from disk first
 GRACE_SECONDS = 15.0
 
@@ -33,13 +37,9 @@ class Launched:
     log: Path
 
     def ended(self) -> str | None:
-        """The last error in its log if it has ended."""
+        """The first error in its log if it has ended: later ones are what it led to."""
         code = self.process.poll()
-        if code is None:
-            return None
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        errors = [line for line in lines if "Error: " in line] or lines or ["its log is empty"]
-        return f"ended with code {code}: {errors[-1].strip()} ({self.log})"
+        return None if code is None else f"ended with code {code}: {first_error(self.log)} ({self.log})"
 
 
 def options(settings: VllmParams) -> dict[str, object]:
@@ -57,7 +57,7 @@ def launch(settings: VllmParams, policy: Path) -> list[Launched]:
     """Starts `settings.servers` servers and waits until they answer.
 
     Raises:
-        UserError: if one ends before; the message holds the last error in its log. None is left running then.
+        UserError: if one ends before; the message holds the first error in its log. None is left running then.
     """
     folder = Path(tempfile.mkdtemp(prefix="trace-vllm-"))
     launched: list[Launched] = []

@@ -1,6 +1,7 @@
 """A vLLM server with the settings that training needs. Runs in vLLM's own environment, so it imports none of ours.
 
-    PYTHONPATH=. .venv-vllm/bin/python -m components.policy.engines.vllm.server --model CHECKPOINT --port 8001 --dtype bfloat16
+    PYTHONPATH=. .venv-vllm/bin/python -m components.policy.engines.vllm.server \\
+        --model CHECKPOINT --port 8001 --dtype bfloat16
 
 starts one by hand, on this machine or on another one that sees the same checkpoints; further options are vLLM's own.
 The server listens on loopback unless `--host` says otherwise: its weights can be exchanged by whoever reaches it.
@@ -8,11 +9,14 @@ The server listens on loopback unless `--host` says otherwise: its weights can b
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 # The sampled distribution is the model's own at the request's temperature, and so are the log-probabilities.
@@ -29,7 +33,12 @@ SERVER: dict[str, Any] = {
     "enable_prompt_tokens_details": True,  # how much of a prompt came from the prefix cache
     "disable_uvicorn_access_log": True,
 }
-CPU: dict[str, Any] = {"enforce_eager": True, "block_size": 32}  # blocks of 128, the default, hold whole short prompts
+CPU: dict[str, Any] = {
+    "enforce_eager": True,
+    "block_size": 32,  # blocks of 128, the default, hold whole short prompts
+    "enable_chunked_prefill": False,  # a prompt in parts and a seed end the engine: "CPU Generator does not use offset"
+}
+LEAST_BATCH = 2048  # tokens of one step on the CPU; it must hold the longest prompt in one part, and all sequences
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # the end points that exchange weights and drop caches
     "VLLM_NO_USAGE_STATS": "1",
@@ -72,20 +81,22 @@ class WorkerExtension:
 
 def flags(options: dict[str, Any]) -> list[str]:
     """Options as vLLM's command line takes them."""
-    return [
-        text
-        for name, value in options.items()
-        for text in ([f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)]))
-    ]
+    shown: list[str] = []
+    for name, value in options.items():
+        dashed = name.replace("_", "-")
+        shown += [f"--{'no-' if value is False else ''}{dashed}"] + ([] if isinstance(value, bool) else [str(value)])
+    return shown
 
 
-def prepare() -> dict[str, Any]:
+def prepare(max_model_len: int, max_num_seqs: int = 0) -> dict[str, Any]:
     """Sets the environment variables that are not set yet; returns the engine's options for this machine."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from vllm.platforms import current_platform
 
-    return ENGINE | (CPU if current_platform.is_cpu() else {})
+    if not current_platform.is_cpu():
+        return ENGINE
+    return ENGINE | CPU | {"max_num_batched_tokens": max(LEAST_BATCH, max_model_len, max_num_seqs)}
 
 
 def _stop_with_parent() -> None:
@@ -102,7 +113,13 @@ def main() -> None:
     if "--stop-with-parent" in arguments:
         arguments.remove("--stop-with-parent")
         threading.Thread(target=_stop_with_parent, daemon=True).start()
-    sys.argv = [sys.argv[0], *flags(prepare() | SERVER), *arguments]
+    given = dict(pairwise(arguments))
+    length = given.get("--max-model-len")
+    if length is None:
+        config = json.loads((Path(given["--model"]) / "config.json").read_text(encoding="utf-8"))
+        length = config.get("max_position_embeddings", 0)
+    options = prepare(int(length), int(given.get("--max-num-seqs", 0))) | SERVER
+    sys.argv = [sys.argv[0], *flags(options), *arguments]
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()

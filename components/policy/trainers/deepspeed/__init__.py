@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from components.params.base import MAY_CHANGE, PositiveInt
-from components.policy.trainers.base import Trainer, UpdateParams
+from components.policy.trainers.base import Trainer, TrainerLayout, UpdateParams
 
 
 class DeepSpeedParams(UpdateParams):
@@ -40,3 +40,16 @@ class DeepSpeed(Trainer):
         from components.policy.trainers.deepspeed.trainer import DeepSpeedTrainer
 
         return DeepSpeedTrainer(params, temperature, threads)
+
+    @classmethod
+    def layout(cls, params: DeepSpeedParams) -> TrainerLayout:
+        return TrainerLayout(
+            on_gpu=True, processes=params.processes, zero_stage=params.zero_stage, offload=params.offload,
+            keys={
+                "gpus": "update.processes",
+                "weights": "update.zero_stage (3 parts the weights among processes) or update.processes",
+                "gathered weights": "update.processes",
+                "gradients": "update.zero_stage (2 parts the gradients among processes) or update.processes",
+                "optimiser": "update.zero_stage, update.processes or update.offload",
+            },
+        )  # fmt: skip

@@ -1,16 +1,16 @@
-"""The trainer of several processes: the same step as `trainer_torch`, taken by DeepSpeed (ZeRO 0 to 3).
+"""The trainer of several processes: the steps of the one-process trainer, taken by DeepSpeed (ZeRO 0 to 3).
 
-DeepSpeed's launcher starts the processes on this machine; see `deepspeed_worker` for what they do. The checkpoint is
-like the one-process trainer's, and so are Adam's moments: another number of processes, another ZeRO stage, or the other
-trainer, go on from it.
+DeepSpeed's launcher starts the processes on this machine; see `worker` for what they do. The checkpoint is like the
+one-process trainer's, and so are Adam's moments: another number of processes, another ZeRO stage, or the other trainer,
+go on from it.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -18,26 +18,27 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from components.errors import UserError
+from components.policy.faults import first_error
 from components.policy.trainers.base import Trainer, Update
-from components.policy.trainers.deepspeed import DeepSpeedParams
 from components.registry import loaded_plugins
 from components.storage import read_json, write_json, write_parquet
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 
+if TYPE_CHECKING:
+    from components.policy.trainers.deepspeed import DeepSpeedParams
+
+WORKER = "components.policy.trainers.deepspeed.worker"
+logger = logging.getLogger("trace")
+
 
 class DeepSpeedTrainer(Trainer):
-    """See the module's text. Implements `components.policy.engines.base.Trainer`.
-
-    Args:
-        settings: Advantage, loss and optimiser; processes and what ZeRO parts among them.
-        temperature: The engine's sampling temperature: scored log-probabilities belong to the sampled distribution.
-        threads: CPU threads of each process.
-    """
+    """The update by processes of its own; see `Trainer` for the arguments."""
 
     def __init__(self, settings: DeepSpeedParams, temperature: float, threads: int) -> None:
         self.settings, self.temperature, self.threads = settings, temperature, threads
@@ -55,11 +56,11 @@ class DeepSpeedTrainer(Trainer):
             write_parquet(folder / "forest.parquet", forest.to_table())
             job = {"policy": policy.absolute(), "target": target.absolute(), "seed": seed, "fresh": fresh}
             job |= {"temperature": self.temperature, "threads": self.threads, "settings": self.settings.model_dump()}
-            job |= {"plugins": loaded_plugins()}
-            write_json(folder / "job.json", job)
-            log = target.parent / "deepspeed.log"
-            launch("components.policy.trainers.deepspeed.worker", [folder], self.settings.processes, self.threads, log)
-            metrics = read_json(folder / "metrics.json")
+            write_json(folder / "job.json", job | {"plugins": loaded_plugins()})
+            launch(WORKER, [folder], self.settings.processes, self.threads, target.parent / "deepspeed.log")
+            metrics, lines = read_json(folder / "metrics.json"), read_json(folder / "log.json")
+        for level, message in lines:  # the run's log is this process's
+            logger.log(level, message)
         metrics = {key: float("nan") if value is None else value for key, value in metrics.items()}
         terms = terms_of(forest, self.settings.advantage)
         return Update(metrics | terms.metrics(), terms.advantage_N(len(forest)).tolist())
@@ -107,7 +108,7 @@ def launch(module: str, folders: list[Path], processes: int, threads: int, log: 
             error = read_json(path)
             raise (FloatingPointError if error["kind"] == "FloatingPointError" else UserError)(error["message"])
     if process.returncode != 0 or not all((folder / "metrics.json").exists() for folder in folders):
-        raise UserError(f"DeepSpeed failed: {_reason(log)}; see {log}")
+        raise UserError(f"DeepSpeed failed: {first_error(log)}; see {log}")
 
 
 def _devices(processes: int) -> list[int | str]:
@@ -124,10 +125,3 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def _reason(log: Path) -> str:
-    """The last error that a process printed, or else its last line."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if re.match(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b", line)]
-    return (errors or [line for line in lines if line.strip()] or ["it printed nothing"])[-1].strip()

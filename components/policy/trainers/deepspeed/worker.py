@@ -1,4 +1,4 @@
-"""One process of a DeepSpeed update; DeepSpeed's launcher starts it with the folder that `trainer_deepspeed` wrote.
+"""One process of a DeepSpeed update; DeepSpeed's launcher starts it with the folder that `trainer` wrote.
 
 All processes read the same forest and make the same batches of it, of which each computes its share. The weights of a
 step's terms sum to 1 over all processes, so their gradients add up to the one that a single process has. Every process
@@ -8,14 +8,13 @@ each layer for every process (deepspeedai/DeepSpeed#4910).
 
 from __future__ import annotations
 
-import math
+import logging
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import astuple
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -24,7 +23,6 @@ if __name__ == "__main__":
     sys.modules["mlflow"] = None  # type: ignore[assignment]  # where it is installed, DeepSpeed imports it: seconds
 
 import deepspeed
-import numpy as np
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, safe_set_full_optimizer_state
 from torch import Tensor, nn
@@ -32,11 +30,11 @@ from torch import distributed as dist
 from transformers.integrations import HfDeepSpeedConfig
 
 from components.errors import UserError
-from components.policy.packing.batches import Batch, micro_batches, minibatches, no_terms
+from components.policy.packing.batches import Batch, no_terms
+from components.policy.trainers.base import Learner
 from components.policy.trainers.deepspeed import DeepSpeedParams
-from components.policy.trainers.loss import Stats, batch_loss, check_finite, mean_of_steps
-from components.policy.trainers.mismatch import first_mismatch, measure_mismatch
-from components.policy.trainers.self_check import choose_packing
+from components.policy.trainers.loss import Stats, batch_loss
+from components.policy.trainers.steps import take_steps
 from components.policy.trainers.trainable import Moments, load_moments, load_trainable, save_moments, save_policy
 from components.registry import load_plugins
 from components.storage import read_json, read_parquet, write_json
@@ -59,8 +57,8 @@ class Within(nn.Module):
         return function(self.model)
 
 
-class Learner:
-    """The engine around the model, and Adam's moments in it.
+class Zero(Learner):
+    """DeepSpeed's engine around the model, and Adam's moments in it.
 
     Args:
         model: What requires a gradient is trained.
@@ -70,39 +68,46 @@ class Learner:
     """
 
     def __init__(self, model: Any, settings: DeepSpeedParams, temperature: float, moments: Moments) -> None:
-        self.settings, self.ranks = settings, dist.get_world_size()
+        super().__init__(model)
+        self.settings, self.temperature = settings, temperature
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.adam = torch.optim.Adam(self.trained.values(), lr=0.0)
-        self.model, self.temperature = model, temperature
-        self.within: Any = deepspeed.initialize(
+        self.engine: Any = deepspeed.initialize(
             model=Within(model), optimizer=self.adam, config=engine_config(settings)
         )[0]
         self._start_from(moments)
 
-    def step(self, batches: list[Batch]) -> dict[str, float]:
-        """One optimiser step on this process's batches; the same number of them in every process."""
+    def within(self, function: Callable[[Any], T]) -> T:
+        result: T = self.engine(function)
+        return result
+
+    def of_first(self, value: T) -> T:
+        values = [value]
+        dist.broadcast_object_list(values, device=self.engine.device)
+        return values[0]
+
+    def step(self, batches: list[Batch]) -> tuple[Stats, float]:
         stats = Stats()
         for index, batch in enumerate(batches):
-            self.within.set_gradient_accumulation_boundary(index + 1 == len(batches))
-            given = batch.to(self.within.device)
+            self.engine.set_gradient_accumulation_boundary(index + 1 == len(batches))
+            given = batch.to(self.engine.device)
             loss, part = self.within(
-                lambda model, given=given: batch_loss(model, given, self.settings, self.temperature)
+                lambda model, given=given: batch_loss(model, given, self.settings, self.temperature)  # type: ignore[misc]
             )
-            self.within.backward(loss * self.ranks)  # DeepSpeed takes the mean over processes; this is a sum
+            self.engine.backward(loss * self.ranks)  # DeepSpeed takes the mean over processes; this is a sum
             stats += part
-        stats = self._of_all(stats)
         if self.settings.zero_stage == 0:
             norm = float(nn.utils.clip_grad_norm_(self.trained.values(), self.settings.max_grad_norm))
-        self.within.step()
+        self.engine.step()
         if self.settings.zero_stage > 0:
-            norm = float(self.within.get_global_grad_norm())
-        check_finite(stats.loss, norm)
-        return stats.metrics() | stats.mismatch() | {"grad_norm": norm}
+            norm = float(self.engine.get_global_grad_norm())
+        return self._of_all(stats), norm
 
     def _of_all(self, stats: Stats) -> Stats:
         """The counts of all processes, in each of them."""
-        table = torch.zeros(self.ranks, len(astuple(stats)), dtype=torch.float64, device=self.within.device)
-        table[dist.get_rank()] = torch.tensor(astuple(stats))
+        table = torch.zeros(self.ranks, len(astuple(stats)), dtype=torch.float64, device=self.engine.device)
+        table[self.rank] = torch.tensor(astuple(stats))
         dist.all_reduce(table)
         return sum((Stats(*row) for row in table.tolist()), Stats())
 
@@ -120,19 +125,18 @@ class Learner:
 
     def save(self, policy: Path, target: Path, fresh: bool) -> None:
         """Writes the checkpoint in the first process, and in each process a part of the moments."""
-        weights, moments = {}, {}
-        rank, taken = dist.get_rank(), next(iter(self.adam.state.values()))["step"]
+        weights, moments, taken = {}, {}, next(iter(self.adam.state.values()))["step"]
         for index, name in enumerate(self.trained):
             weight = self.whole(name)
             state = {"step": torch.tensor(float(taken))} | {key: self.whole(name, key) for key in MOMENTS}
-            if rank == 0:
+            if self.rank == 0:
                 weights[name] = weight
-            if index % self.ranks == rank:
+            if index % self.ranks == self.rank:
                 moments[name] = state
-        if rank == 0:
+        if self.rank == 0:
             save_policy(self.model, weights, self.settings, policy, target, fresh)
         dist.barrier()
-        save_moments(moments, target, rank, self.ranks)
+        save_moments(moments, target, self.rank, self.ranks)
         dist.barrier()
 
     def _start_from(self, moments: Moments) -> None:
@@ -144,7 +148,7 @@ class Learner:
                 if self.settings.zero_stage == 0:
                     self.adam.state[parameter][key].copy_(value)
                 else:
-                    safe_set_full_optimizer_state(parameter, value.to(self.within.device), key)
+                    safe_set_full_optimizer_state(parameter, value.to(self.engine.device), key)
         taken = next((float(state["step"]) for state in moments.values()), 0.0)
         for state in self.adam.state.values():
             state["step"] = torch.tensor(taken)
@@ -170,46 +174,40 @@ def engine_config(settings: DeepSpeedParams) -> dict[str, Any]:
     return config
 
 
-def share(
-    batches: Callable[[DeepSpeedParams], list[Batch]], settings: DeepSpeedParams, rank: int, ranks: int
-) -> list[Batch]:
-    """The batches of one process: smaller ones if there are too few for all, empty ones where others have one more."""
-    made = batches(settings)
-    if len(made) < ranks:
-        tokens = sum(batch.input_ids.numel() for batch in made)
-        made = batches(settings.model_copy(update={"micro_batch_tokens": 1 + tokens // ranks}))
-    mine = made[rank::ranks]
-    return mine + [no_terms()] * (math.ceil(len(made) / ranks) - len(mine))
-
-
 def run(folder: Path) -> None:
-    """Takes the step that the folder's job asks for; the first process writes the metrics last."""
-    job = read_json(folder / "job.json")
+    """Takes the steps that the folder's job asks for; the first process writes the metrics last."""
+    job, kept = read_json(folder / "job.json"), _Kept()
+    log = logging.getLogger("trace")
+    log.handlers, log.level, log.propagate = [kept], logging.INFO, False
     load_plugins(job["plugins"])
     settings = DeepSpeedParams.model_validate(job["settings"])
     policy, target, seed, fresh = Path(job["policy"]), Path(job["target"]), job["seed"], job["fresh"]
     torch.set_num_threads(job["threads"])
-    rank, ranks = dist.get_rank(), dist.get_world_size()
     parted = HfDeepSpeedConfig(engine_config(settings)) if settings.zero_stage == 3 else None  # while it is loaded, too
     model = load_trainable(policy, settings, seed, fresh)
-    learner = Learner(model, settings, job["temperature"], {} if fresh else load_moments(policy))
+    learner = Zero(model, settings, job["temperature"], {} if fresh else load_moments(policy))
     del parted
     forest = Forest.from_table(read_parquet(folder / "forest.parquet", NODE_SCHEMA))
-    terms, rng = terms_of(forest, settings.advantage), np.random.default_rng(seed)
-    begin = time.perf_counter()
-    temperature = job["temperature"]
-    settings, packing = learner.within(lambda model: choose_packing(model, forest, terms, settings, temperature))
-    proximal, mismatch = learner.within(lambda model: measure_mismatch(model, forest, terms, settings, temperature))
-    steps: list[dict[str, float]] = []
-    for _ in range(settings.epochs):
-        for part in minibatches(forest, terms, settings.minibatches, rng):
-            make = partial(micro_batches, forest, part, proximal=proximal)
-            steps.append(learner.step(share(make, settings, rank, ranks)))
-    seconds = time.perf_counter() - begin
+    terms, begin = terms_of(forest, settings.advantage), time.perf_counter()
+    metrics = take_steps(learner, forest, terms, settings, job["temperature"], seed)
+    seconds, count = time.perf_counter() - begin, int(metrics["optimizer_steps"])
     learner.save(policy, target, fresh)
-    print(f"process {rank}: {seconds:.3f} s for {len(steps)} steps, {peak_memory() / 2**20:.0f} MiB at the most")
-    if rank == 0:
-        write_json(folder / "metrics.json", mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing)
+    print(f"process {learner.rank}: {seconds:.3f} s for {count} steps, {peak_memory() / 2**20:.0f} MiB at the most")
+    if learner.rank == 0:
+        write_json(folder / "log.json", kept.lines)
+        write_json(folder / "metrics.json", metrics)
+
+
+class _Kept(logging.Handler):
+    """Keeps what is logged, for the run's own log, and prints it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((record.levelno, record.getMessage()))
+        print(record.getMessage(), flush=True)
 
 
 def peak_memory() -> int:
@@ -220,7 +218,7 @@ def peak_memory() -> int:
 
 
 def main(folders: list[Path]) -> None:
-    """Joins the other processes, and runs the jobs of some folders; an error that can be told is written there."""
+    """Joins the other processes, and runs the jobs of some folders; an error of one line is written there."""
     Thread(target=_end_with_parent, daemon=True).start()
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # for inference only, and compiled for minutes
     deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", auto_mpi_discovery=False)

@@ -5,67 +5,65 @@ What it leaves out on purpose: a KL penalty and an entropy bonus (App. E.4 uses 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
-from components.policy.packing.batches import Batch, micro_batches, minibatches
-from components.policy.trainers.base import Trainer, Update, UpdateParams
-from components.policy.trainers.loss import Stats, batch_loss, check_finite, mean_of_steps
-from components.policy.trainers.mismatch import first_mismatch, measure_mismatch
-from components.policy.trainers.self_check import choose_packing
+from components.policy.packing.batches import Batch
+from components.policy.trainers.base import Learner, Trainer, Update, UpdateParams
+from components.policy.trainers.loss import Stats, batch_loss
+from components.policy.trainers.steps import take_steps
 from components.policy.trainers.trainable import check_shapes, load_moments, load_trainable, save_moments, save_policy
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 
+T = TypeVar("T")
+
 
 class TorchTrainer(Trainer):
-    """See the module's text. Implements `components.policy.engines.base.Trainer`.
-
-    Args:
-        settings: Advantage, loss and optimiser.
-        temperature: The engine's sampling temperature: scored log-probabilities belong to the sampled distribution.
-    """
+    """The update in the run's own process; see `Trainer` for the arguments."""
 
     def __init__(self, settings: UpdateParams, temperature: float) -> None:
         self.settings, self.temperature = settings, temperature
 
     def update(self, forest: Forest, policy: Path, target: Path, seed: int, fresh: bool = False) -> Update:
-        """Raises `FloatingPointError` if a loss, a gradient or a weight is not finite: nothing is written then."""
-        model = load_trainable(policy, self.settings, seed, fresh)
+        settings = self.settings
+        model = load_trainable(policy, settings, seed, fresh)
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        optimizer = torch.optim.Adam(trained.values(), lr=self.settings.learning_rate)
+        optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
         moments = {} if fresh else load_moments(policy)
         check_shapes(moments, trained, policy)
         optimizer.state.update({trained[name]: state for name, state in moments.items() if name in trained})
-        terms = terms_of(forest, self.settings.advantage)
-        with self._precision(model):
-            settings, packing = choose_packing(model, forest, terms, self.settings, self.temperature)
-            proximal, mismatch = measure_mismatch(model, forest, terms, settings, self.temperature)
-        rng = np.random.default_rng(seed)
-        steps: list[dict[str, float]] = []
-        for _ in range(settings.epochs):
-            for part in minibatches(forest, terms, settings.minibatches, rng):
-                steps.append(self._step(model, optimizer, micro_batches(forest, part, settings, proximal)))
-        save_policy(model, {n: p.detach() for n, p in trained.items()}, self.settings, policy, target, fresh)
+        terms = terms_of(forest, settings.advantage)
+        learner = _Learner(model, optimizer, settings, self.temperature)
+        metrics = take_steps(learner, forest, terms, settings, self.temperature, seed)
+        save_policy(model, {n: p.detach() for n, p in trained.items()}, settings, policy, target, fresh)
         save_moments({name: optimizer.state[parameter] for name, parameter in trained.items()}, target)
-        metrics = mean_of_steps(steps) | first_mismatch(steps) | mismatch | packing | terms.metrics()
-        return Update(metrics, terms.advantage_N(len(forest)).tolist())
+        return Update(metrics | terms.metrics(), terms.advantage_N(len(forest)).tolist())
 
-    def _step(self, model: Any, optimizer: torch.optim.Optimizer, batches: list[Batch]) -> dict[str, float]:
-        optimizer.zero_grad(set_to_none=True)
+
+class _Learner(Learner):
+    def __init__(
+        self, model: Any, optimizer: torch.optim.Optimizer, settings: UpdateParams, temperature: float
+    ) -> None:
+        super().__init__(model)
+        self.optimizer, self.settings, self.temperature = optimizer, settings, temperature
+
+    def within(self, function: Callable[[Any], T]) -> T:
+        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.settings.dtype == "bf16"):
+            return function(self.model)
+
+    def step(self, batches: list[Batch]) -> tuple[Stats, float]:
+        self.optimizer.zero_grad(set_to_none=True)
         stats = Stats()
         for batch in batches:
-            with self._precision(model):
-                loss, part = batch_loss(model, batch, self.settings, self.temperature)
+            loss, part = self.within(
+                lambda model, batch=batch: batch_loss(model, batch, self.settings, self.temperature)  # type: ignore[misc]
+            )
             loss.backward()  # type: ignore[no-untyped-call]
             stats += part
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.max_grad_norm))
-        check_finite(stats.loss, norm)
-        optimizer.step()
-        return stats.metrics() | stats.mismatch() | {"grad_norm": norm}
-
-    def _precision(self, model: Any) -> torch.autocast:
-        return torch.autocast(model.device.type, torch.bfloat16, enabled=self.settings.dtype == "bf16")
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
+        self.optimizer.step()
+        return stats, norm
