@@ -15,6 +15,7 @@ from components.environments import search
 from components.environments.base import Prompt
 from components.environments.search.retrieval import Bm25
 from components.errors import UserError
+from components.params.load import merge
 from components.params.root import Params, compose
 from components.policy.engines.base import Completion, Request
 from components.policy.engines.transformers.engine import TransformersEngine
@@ -55,7 +56,7 @@ class Recording(TransformersEngine):
 
 
 def run_once(params: Params, engine: Recording | Scripted, monkeypatch, name: str = "r") -> tuple[Run, Forest]:
-    monkeypatch.setattr(build, "_engine", lambda settings: engine)
+    monkeypatch.setattr(build, "_engine", lambda section: engine)
     run = open_run(params, name)
     train(run)
     return run, read_forest(run.iteration(0) / "forest.parquet")
@@ -105,8 +106,8 @@ def assert_replays(params: Params, forest: Forest, leaf: int) -> None:
             return
         transition = environment.step(state, node.action)
         state = transition.state
-        assert transition.stop_reason == node.stop_reason
-        assert (transition.answer, transition.observation) == (node.answer, node.observation)
+        assert (transition.stop_reason, transition.answer) == (node.stop_reason, node.answer)
+        assert transition.observation == node.observation
 
 
 def assert_mixed_and_learned(run: Run, forest: Forest) -> None:
@@ -128,12 +129,13 @@ def assert_mixed_and_learned(run: Run, forest: Forest) -> None:
 
 @pytest.mark.parametrize("task", ["calculator", "devices"])
 def test_built_in_task_warmed_up_and_scripted(params, tmp_path, monkeypatch, task):
-    tree = params.model_dump()
-    tree["run"] |= {"iterations": 1, "data_dir": str(tmp_path / "data"), "runs_dir": str(tmp_path / "runs")}
-    tree["environment"] |= {"name": task, "hops": {1: 0.5, 2: 0.5}}
-    tree["policy"]["warmup"] |= {"steps": 60}
-    tree["update"] |= {"epochs": 1, "minibatches": 1}
-    settings = compose(tree)
+    changes = {
+        "run": {"iterations": 1, "data_dir": str(tmp_path / "data"), "runs_dir": str(tmp_path / "runs")},
+        "environment": {"name": task, "hops": {1: 0.5, 2: 0.5}},
+        "policy": {"warmup": {"steps": 60}},
+        "update": {"epochs": 1, "minibatches": 1},
+    }
+    settings = compose(merge([params.model_dump(), changes]))
     engine = recording(settings)
     run, forest = run_once(settings, engine, monkeypatch)
     assert_sound(run, forest, engine.requests)
@@ -232,8 +234,7 @@ def test_prompts_that_do_not_fit_are_counted_before_any_work(tmp_path, models):
     ):
         train(run)
     assert not (run.path / "iterations").exists()
-    engine = settings.engine.model_copy(update={"max_tokens": 12000})
-    fits = open_run(settings.model_copy(update={"engine": engine}), "fits")
+    fits = open_run(real_params(tmp_path, models["search"], task | sizes), "fits")
     warm_up_policy.fn(fits.path)
     assert 4000 < fits.manifest["longest_prompt"] < 12000
 
