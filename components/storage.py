@@ -23,11 +23,11 @@ from components.errors import UserError
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, check: bool = True) -> Iterator[Path]:
     """Yields a temporary sibling of `path` to write a file or a directory to, and renames it to `path` on success.
 
-    What was written is synchronised to disk and read back (`unreadable`) before the rename. On failure the sibling is
-    removed, and `path` is as it was.
+    What was written is synchronised to disk and, unless `check` is off, read back (`unreadable`) before the rename. On
+    failure the sibling is removed, and `path` is as it was.
 
     Raises:
         UserError: if the disk is full, the folder cannot be written to, or what was written is not whole.
@@ -40,7 +40,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             yield temporary
             for file in [temporary, *temporary.rglob("*")] if temporary.is_dir() else [temporary]:
                 _fsync(file)
-            if reason := unreadable(temporary, path.suffix):
+            if check and (reason := unreadable(temporary, path.suffix)):
                 raise UserError(
                     f"{path} was written without an error, but cannot be read back ({reason}); nothing was replaced; "
                     "check the disk, and run the same command again"

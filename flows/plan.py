@@ -27,7 +27,8 @@ def plan(
         list[str] | None, typer.Option("--set", help="section.key=value; may be given several times.")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=0, help="GPUs; 0 plans for this machine's CPU. Default: 8 for vllm and deepspeed.")
+        int | None,
+        typer.Option(min=0, help="GPUs; 0 plans for this machine's CPU. Default: 8 for what computes on GPUs."),
     ] = None,
     gpu: Annotated[str, typer.Option(help="A100, H100 or H200.")] = "H100",
     gpu_memory: Annotated[
@@ -40,11 +41,10 @@ def plan(
 ) -> None:
     """Say what a run needs: memory, tokens, hours, disk, and whether it fits (exit code 1 if not)."""
     from components.params.load import load_params, parse_assignment
-    from components.planning import make_cluster, model_of
+    from components.planning import make_cluster
     from components.planning import plan as make
-    from components.policy.engines.vllm import VllmParams
-    from components.policy.trainers.deepspeed import DeepSpeedParams
-    from components.predictor.models.backbone import BackboneParams
+    from components.policy.engines import ENGINES
+    from components.policy.trainers import TRAINERS
 
     settings = load_params(params, dict(parse_assignment(text) for text in assignments or []))
     if rollout_tokens is not None and not 0 < rollout_tokens <= settings.engine.max_tokens:
@@ -54,36 +54,32 @@ def plan(
         )
     if gpu_memory is not None and gpu_memory <= 0:
         raise UserError(f"--gpu-memory {gpu_memory:g}: expected more than 0")
-    on_gpus = isinstance(settings.engine, VllmParams) or isinstance(settings.update, DeepSpeedParams)
-    cluster = make_cluster(gpus if gpus is not None else 8 * on_gpus, gpu, gpu_memory, settings.run.threads)
-    policy = model_of(settings.policy.path, settings.policy)
-    predictor = None
-    if isinstance(settings.predictor, BackboneParams):
-        own = settings.predictor.path
-        predictor = model_of(own, settings.policy, "predictor.path") if own else policy
-    made = make(settings, policy, predictor, cluster, rollout_tokens)
+    on_gpu = ENGINES[settings.engine.name].layout(settings.engine).on_gpu
+    on_gpu = on_gpu or TRAINERS[settings.update.name].layout(settings.update).on_gpu
+    cluster = make_cluster(gpus if gpus is not None else 8 * on_gpu, gpu, gpu_memory, settings.run.threads)
+    made = make(settings, cluster, rollout_tokens)
     if as_json:
-        typer.echo(json.dumps(_json(made, policy.parameters, cluster), indent=1))
+        typer.echo(json.dumps(_json(made, cluster), indent=1))
     else:
-        _show(made, settings, policy.parameters, cluster)
+        _show(made, settings, cluster)
     for problem in made.problems:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]Does not fit:[/] {escape(problem)}", highlight=False)
     raise typer.Exit(1 if made.problems else 0)
 
 
-def _json(made: Plan, parameters: int, cluster: Cluster) -> dict[str, Any]:
+def _json(made: Plan, cluster: Cluster) -> dict[str, Any]:
     """The plan for tools: bytes, tokens, operations, seconds."""
     stages = [asdict(stage) | {"bytes": stage.bytes} for stage in made.stages]
     return asdict(made) | {
         "stages": stages,
         "seconds": made.seconds,
-        "parameters": parameters,
+        "parameters": made.policy.parameters,
         "cluster": asdict(cluster),
         "fits": not made.problems,
     }
 
 
-def _show(made: Plan, settings: Params, parameters: int, cluster: Cluster) -> None:
+def _show(made: Plan, settings: Params, cluster: Cluster) -> None:
     from components.planning import gigabytes
 
     factual, further = made.rollouts
@@ -103,8 +99,9 @@ def _show(made: Plan, settings: Params, parameters: int, cluster: Cluster) -> No
         )
     where = "this machine's CPU" if cluster.is_cpu else f"{cluster.devices} × {cluster.name}"
     lines = [
-        f"{parameters:,} parameters on {where} with {gigabytes(cluster.memory)}; {made.iterations} iterations of "
-        f"{factual:,} factual rollouts and {further:,} continuations ({settings.allocation.arm})",
+        f"{made.policy.parameters:,} parameters on {where} with {gigabytes(cluster.memory)}; "
+        f"{made.iterations} iterations of {factual:,} factual rollouts and {further:,} continuations "
+        f"({settings.allocation.arm})",
         f"Memory for rollouts of {settings.engine.max_tokens:,} tokens; tokens and time for {made.rollout_tokens:,.0f} "
         "in the mean (--rollout-tokens)",
     ]

@@ -24,6 +24,7 @@ from components.environments import ENVIRONMENTS
 from components.errors import UserError
 from components.params.load import load_params
 from components.params.root import Params, compose, flatten, may_change
+from components.policy.base import check_checkpoint
 from components.policy.engines import ENGINES
 from components.policy.trainers import TRAINERS
 from components.predictor.models import PREDICTORS
@@ -193,7 +194,8 @@ def _begun_with(run: Run, manifest: dict[str, Any]) -> list[Params]:
             began.append(load_params(path))
         except UserError as error:
             if not began:
-                raise
+                fault = str(error).partition(";")[0]
+                raise UserError(f"{fault}; restore this file, or the manifest.json beside it, which is lost") from error
             logger.warning("%s is damaged (%s); it is written again from manifest.json", path, error)
     return began
 
@@ -229,8 +231,8 @@ def _check_available(params: Params) -> None:
             f"environment.name={params.environment.name!r} needs a real model: set policy.path to a folder with a "
             "Hugging Face checkpoint (the tiny policy knows only tasks whose every word is known)"
         )
-    if path is not None and not (Path(path) / "config.json").is_file():
-        raise UserError(f"policy.path={path!r}: no config.json there; give a folder with a Hugging Face checkpoint")
+    if path is not None:
+        check_checkpoint(path, "policy.path")
     for kind in (
         environment,
         ENGINES[params.engine.name],

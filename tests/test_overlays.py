@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from components.environments import ENVIRONMENTS
 from components.errors import UserError
 from components.params.load import load_params
-from components.planning import make_cluster, model_of, plan
+from components.planning import make_cluster, plan
 from tasks.run import open_run
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +22,7 @@ QWEN = [path for path in OVERLAYS if path.stem.startswith("qwen3")]
 def test_overlay_is_valid_and_says_what_it_is_for(path):
     settings = load_params(path)
     assert path.read_text(encoding="utf-8").startswith("# ")
-    assert settings.environment.is_builtin == (settings.policy.path is None)
+    assert ENVIRONMENTS[settings.environment.name].needs_model == (settings.policy.path is not None)
 
 
 def test_each_real_task_has_an_overlay_for_both_sizes():
@@ -33,21 +34,22 @@ def test_each_real_task_has_an_overlay_for_both_sizes():
     assert all(names[stem.rpartition("-")[2]] == task for stem, task in tasks.items())
 
 
-@pytest.mark.parametrize("path", QWEN, ids=lambda path: path.stem)
-def test_missing_model_is_told_before_anything_starts(path, tmp_path):
+@pytest.mark.parametrize("path", [*QWEN, ROOT / "params/smollm2-135m.yaml"], ids=lambda path: path.stem)
+def test_missing_model_names_the_command_that_makes_it_before_anything_starts(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where no model is
     settings = load_params(path, {"run.runs_dir": str(tmp_path / "runs")})
-    size = path.stem.split("-")[1].upper()
-    with pytest.raises(UserError, match=rf"policy\.path='models/Qwen3-{size}'"):
+    name = Path(settings.policy.path).name
+    command = f"hf download Qwen/{name} --local-dir models/{name}" if path in QWEN else "make smollm2"
+    with pytest.raises(
+        UserError, match=rf"policy\.path='models/{name}': no config.json there; make it with: {command}"
+    ):
         open_run(settings, "r")
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("path", QWEN, ids=lambda path: path.stem)
 def test_paper_setting_fits_on_eight_of_the_largest_gpus(path):
-    settings = load_params(path)
-    policy = model_of(settings.policy.path, settings.policy)
-    predictor = model_of(settings.predictor.path, settings.policy)
-    made = plan(settings, policy, predictor, make_cluster(8, "H200", None))
+    made = plan(load_params(path), make_cluster(8, "H200", None))
     assert made.problems == []
     assert 1 < made.seconds / 3600 < 10_000
 

@@ -38,7 +38,7 @@ class ChatEnvironment(Environment):
             return Transition(state, f"Observation: {text}", role="user")
         return Transition(state, text)
 
-    def refused(self, state: Any, error: MalformedCall, last: bool) -> Transition:
+    def refused(self, state: Any, error: Exception, last: bool) -> Transition:
         """Why nothing was run."""
         if last:
             return Transition(state, stop_reason=StopReason.MALFORMED_ACTION)
@@ -49,13 +49,14 @@ class ToolEnvironment(ChatEnvironment):
     """A task with one tool that takes one text. A call in the last turn ends the rollout unmade.
 
     Attributes:
-        tool: The tool's JSON schema, as chat templates take it.
+        tool, argument: The name of each, and what it does or is.
         most_calls: How many calls one turn may hold.
         rules: The system prompt, up to how an answer is given.
         ending, react_ending: How an answer is given, in either form.
     """
 
-    tool: ClassVar[dict[str, Any]]
+    tool: ClassVar[tuple[str, str]]
+    argument: ClassVar[tuple[str, str]]
     most_calls: ClassVar[int] = 1
     rules: ClassVar[str]
     ending: ClassVar[str]
@@ -70,37 +71,31 @@ class ToolEnvironment(ChatEnvironment):
         raise NotImplementedError
 
     def chat(self, prompt: Prompt) -> Chat:
-        if not self.params.react:
-            return Chat((("system", self.rules + self.ending), ("user", prompt.question)), (self.tool,))
-        does = self.tool["function"]["description"]
-        form = react_form(self._name, f"the {self._argument}", "the answer")
-        system = f"You have one tool, {self._name}({self._argument}). {does}\n{self.rules}{self.react_ending} {form}"
-        return Chat((("system", system), ("user", prompt.question)))
+        (name, does), (argument, is_what) = self.tool, self.argument
+        if self.params.react:
+            form = f"{self.react_ending} {react_form(name, f'the {argument}', 'the answer')}"
+            system = f"You have one tool, {name}({argument}). {does}\n{self.rules}{form}"
+            return Chat((("system", system), ("user", prompt.question)))
+        properties = {argument: {"type": "string", "description": is_what}}
+        parameters = {"type": "object", "properties": properties, "required": [argument]}
+        schema = {"type": "function", "function": {"name": name, "description": does, "parameters": parameters}}
+        return Chat((("system", self.rules + self.ending), ("user", prompt.question)), (schema,))
 
     def step(self, state: State, action: str) -> Transition:
         after = state.next()
         last = after.turn >= self.params.max_turns
         try:
-            turn = parse_turn(action, {self._name: self._argument} if self.params.react else None)
+            turn = parse_turn(action, {self.tool[0]: self.argument[0]} if self.params.react else None)
             texts = self._texts(turn.calls)
         except MalformedCall as error:
             return self.refused(after, error, last)
+        if texts and last:
+            return Transition(after, stop_reason=StopReason.MAX_TURNS)
         if texts:
-            return (
-                Transition(after, stop_reason=StopReason.MAX_TURNS) if last else self.observed(after, self.run(texts))
-            )
+            return self.observed(after, self.run(texts))
         if answer := self.answer_in(turn.text):
             return Transition(after, stop_reason=StopReason.ANSWERED, answer=answer)
         return Transition(after, stop_reason=StopReason.MALFORMED_ACTION)
-
-    @property
-    def _name(self) -> str:
-        return str(self.tool["function"]["name"])
-
-    @property
-    def _argument(self) -> str:
-        (argument,) = self.tool["function"]["parameters"]["required"]
-        return str(argument)
 
     def _texts(self, calls: Sequence[Call]) -> list[str]:
         """The arguments of a turn's calls.
@@ -110,15 +105,16 @@ class ToolEnvironment(ChatEnvironment):
         """
         if len(calls) > self.most_calls:
             raise MalformedCall(f"{len(calls)} calls in one turn; at most {self.most_calls} may be made")
+        (name, _), (argument, _) = self.tool, self.argument
         for call in calls:
-            if call.name != self._name:
-                raise MalformedCall(f"there is no tool {call.name[:50]!r}; the only tool is {self._name!r}")
-            text = call.arguments.get(self._argument)
-            if set(call.arguments) != {self._argument} or not isinstance(text, str):
-                raise MalformedCall(f"{self._name} takes one argument, {self._argument!r}, a text")
+            text = call.arguments.get(argument)
+            if call.name != name:
+                raise MalformedCall(f"there is no tool {call.name[:50]!r}; the only tool is {name!r}")
+            if set(call.arguments) != {argument} or not isinstance(text, str):
+                raise MalformedCall(f"{name} takes one argument, {argument!r}, a text")
             if not printable(text).strip():
-                raise MalformedCall(f"the {self._argument} is empty")
-        return [call.arguments[self._argument] for call in calls]
+                raise MalformedCall(f"the {argument} is empty")
+        return [call.arguments[argument] for call in calls]
 
 
 def react_form(name: str, argument: str, ending: str) -> str:

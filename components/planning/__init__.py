@@ -5,7 +5,7 @@ measurements.
 """
 
 from components.planning.hardware import GPUS, Cluster, make_cluster
-from components.planning.models import Model, model_of
+from components.planning.models import Model
 from components.planning.stages import Plan, Stage, gigabytes, plan
 
-__all__ = ["GPUS", "Cluster", "Model", "Plan", "Stage", "gigabytes", "make_cluster", "model_of", "plan"]
+__all__ = ["GPUS", "Cluster", "Model", "Plan", "Stage", "gigabytes", "make_cluster", "plan"]

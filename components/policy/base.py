@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from components.errors import UserError
 from components.params.base import Count, Hops, NonNegative, Positive, PositiveInt, Section, Width
 
 
@@ -27,3 +29,18 @@ class PolicyParams(Section):
     layers: Width = Field(2, description="Layers of the tiny policy.")
     hidden: Annotated[Width, Field(multiple_of=8)] = Field(64, description="Hidden size of the tiny policy.")
     warmup: WarmupParams = WarmupParams()
+
+
+# What makes the folders that the overlays in params/ name.
+MADE_BY = {"models/SmolLM2-135M": "make smollm2"} | {
+    f"models/{name}": f"hf download Qwen/{name} --local-dir models/{name}"
+    for name in ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B")
+}
+
+
+def check_checkpoint(path: str, key: str) -> None:
+    """Raises `UserError` if there is no checkpoint at `path`, which is the value of `key`."""
+    if not (Path(path) / "config.json").is_file():
+        command = MADE_BY.get(Path(path).as_posix())
+        advice = f"make it with: {command}" if command else "give a folder with a Hugging Face checkpoint"
+        raise UserError(f"{key}={path!r}: no config.json there; {advice}")

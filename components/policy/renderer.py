@@ -167,7 +167,7 @@ class Renderer:
         else:
             ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         if tuple(i for i in ids if i in self._mark_ids) != marks:
-            raise ValueError("its text makes marks of the chat template that cannot be told from the template's own")
+            raise ValueError("the tokenizer makes marks of the chat template of its text")
         return ids
 
     def _mark_sequence(self, text: str) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,12 +34,10 @@ class Reply:
     Attributes:
         status: `Status.OK`; `Status.TIMEOUT` where it was killed; `Status.ERROR` where it raised, or its process died.
         value: What the function returned (JSON), or the reason why there is nothing.
-        seconds: Wall time, the wait for a free worker not included.
     """
 
     status: Status
     value: Any
-    seconds: float
 
 
 class PerProcess(Generic[T]):
@@ -103,21 +100,20 @@ class Workers:
         """
         data = json.dumps(task).encode()
         if len(data) > TASK_BYTES:
-            return Reply(Status.ERROR, f"a task of {len(data)} bytes; at most {TASK_BYTES} are taken", 0.0)
-        worker, begin = self._idle.get(), time.perf_counter()
+            return Reply(Status.ERROR, f"a task of {len(data)} bytes; at most {TASK_BYTES} are taken")
+        worker = self._idle.get()
         try:
             self._await_ready(worker)
-            begin = time.perf_counter()
             worker.connection.send_bytes(data)
             if not worker.connection.poll(self.timeout + GRACE_SECONDS):
                 raise OSError("it does not answer")
             reply = json.loads(worker.connection.recv_bytes())
-            return Reply(Status(reply["status"]), reply["value"], time.perf_counter() - begin)
+            return Reply(Status(reply["status"]), reply["value"])
         except (OSError, EOFError) as error:
             self._kill(worker)
             if not self._closed:
                 worker = self._start(1)[0]
-            return Reply(Status.ERROR, f"a worker was lost: {error or 'it ended'}", time.perf_counter() - begin)
+            return Reply(Status.ERROR, f"a worker was lost: {error or 'it ended'}")
         finally:
             self._idle.put(worker)
 

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 import yaml
 
 from components.errors import UserError
 from components.params.root import Params
+from flows.services import ServiceError
 from flows.temporary_server import PrefectAPI
 from tasks.run import Run
 from tests.tasks.pipeline import fingerprints, new_run, train
@@ -81,3 +83,5 @@ def test_error_is_the_servers_where_it_is_away_or_late_and_not_else(tmp_path: Pa
         server.shutdown()
         server.server_close()
     assert [api.is_to_blame(error) for error in (late, other, told)] == [True, True, False]
+    with pytest.raises(ServiceError, match="does not answer; start that server, or unset PREFECT_API_URL"):
+        api.wait()

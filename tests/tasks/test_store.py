@@ -150,7 +150,7 @@ def test_damage_here_does_not_reach_the_store_and_a_manifest_comes_back_from_it(
 
 
 def test_retention_drops_in_the_store_what_this_machine_and_another_made(params, tmp_path, url):
-    for number, machine in enumerate("ab"):
+    for number, machine in enumerate("abc"):
         run = new_run(params, tmp_path / "data", tmp_path / machine, run={"store": url, "keep_policies": 1})
         with lock(run, url):
             _stages(run.path, number, "verified", shard="shards/01-of-02")
@@ -162,6 +162,8 @@ def test_retention_drops_in_the_store_what_this_machine_and_another_made(params,
         "iterations/0000/manifest.json", "iterations/0000/record.parquet",
         "iterations/0001/manifest.json", "iterations/0001/record.parquet",
         "iterations/0001/policy/a.bin", "iterations/0001/policy/below/b.bin",
+        "iterations/0002/manifest.json", "iterations/0002/record.parquet",
+        "iterations/0002/policy/a.bin", "iterations/0002/policy/below/b.bin",
     }  # fmt: skip
 
 

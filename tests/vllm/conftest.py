@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from components.environments.multihop import vocabulary
-from components.params.root import Params
+from components.environments.multihop import MultiHop
+from components.policy.base import PolicyParams, WarmupParams
 from components.policy.checkpoint import load_model
 from components.policy.engines.base import Completion, Request
 from components.policy.tiny import build_model, build_tokenizer
+from tests.components.policy.forests import plain_logprobs
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,10 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def make_policy(folder: Path, seed: int, tied: bool) -> Path:
     """A tiny Qwen3 with random weights, a generation_config.json that bends what is sampled, and a trainer's file."""
-    policy = Params().policy
-    warmup = policy.warmup.model_copy(update={"seed": seed})
-    tokenizer = build_tokenizer(vocabulary())
-    model = build_model(policy.model_copy(update={"hidden": 128, "warmup": warmup}), tokenizer)
+    tokenizer = build_tokenizer(MultiHop().vocabulary())
+    model = build_model(PolicyParams(hidden=128, warmup=WarmupParams(seed=seed)), tokenizer)
     if tied:
         model.config.tie_word_embeddings = True
         model.tie_weights()
@@ -56,10 +55,8 @@ def mismatch(policy: Path, requests: list[Request], completions: list[Completion
     for request, completion in zip(requests, completions, strict=True):
         sampled = completion.token_ids
         assert sampled
-        with torch.inference_mode():
-            logits = model(torch.tensor([request.token_ids + sampled])).logits[0] / temperature
-        expected = torch.log_softmax(logits, -1)[len(request.token_ids) - 1 : -1].gather(1, torch.tensor([sampled]).T)
-        worst = max(worst, float(np.abs(expected[:, 0].numpy() - np.array(completion.logprobs)).max()))
+        expected = plain_logprobs(model, request.token_ids, sampled, temperature).numpy()
+        worst = max(worst, float(np.abs(expected - np.array(completion.logprobs)).max()))
     return worst
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from components.policy.engines.base import EngineParams
+from components.policy.engines.vllm import VllmParams
 from components.policy.engines.vllm.colocated import ColocatedVllmEngine
 from tests.vllm.conftest import histories, mismatch
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM in
 def test_c43_c44_logprobs_belong_to_the_loaded_weights_and_to_nothing_else(policies: dict[str, Path], kind: str):
     """Four reloads; a tied head that kept its first weights, a stale cache or a penalty would be off by far more."""
     requests = histories(4, siblings=2)
-    engine = ColocatedVllmEngine(EngineParams(name="vllm", servers=0, temperature=0.6, batch_size=8))
+    engine = ColocatedVllmEngine(VllmParams(servers=0, temperature=0.6, batch_size=8))
     samples = {}
     for name in ("a", "b", "b", "a"):
         policy = policies[kind + name]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,8 @@ import pytest
 from components.environments.multihop import MultiHop, make_prompt
 from components.errors import UserError
 from components.params.root import Params
-from components.policy.engines.base import EngineParams, Request
+from components.policy.engines.base import Request
+from components.policy.engines.vllm import VllmParams
 from components.policy.engines.vllm.engine import VllmEngine
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 @pytest.fixture(scope="module")
 def started(policies: dict[str, Path]) -> Iterator[VllmEngine]:
     """An engine with two servers of its own, each started with the policy `a`."""
-    engine = VllmEngine(EngineParams(name="vllm", servers=2, temperature=0.6, batch_size=32, patience=2))
+    engine = VllmEngine(VllmParams(servers=2, temperature=0.6, batch_size=32, patience=2))
     engine.load(policies["a"])
     yield engine
     engine.close()
@@ -45,7 +45,7 @@ def servers(engine: VllmEngine) -> tuple[str, ...]:
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_logprobs_are_the_trainers_at_the_sampling_temperature(started, policies, temperature):
     """Raw ones, or those bent by generation_config.json (C43), would be off by far more."""
-    engine = VllmEngine(EngineParams(name="vllm", servers=servers(started), temperature=temperature))
+    engine = VllmEngine(VllmParams(servers=servers(started), temperature=temperature))
     engine.load(policies["a"])
     requests = histories(6, siblings=2)
     assert mismatch(policies["a"], requests, engine.generate(requests), temperature) < 1e-4
@@ -138,7 +138,7 @@ def test_y_rollouts_finish_on_the_other_server_when_one_is_killed(started, polic
                 os.killpg(first.process.pid, signal.SIGKILL)
             return super().step(state, action)
 
-    nodes = rollouts(started, policies["a"], Killing(6), 48)
+    nodes = rollouts(started, policies["a"], Killing(), 48)
     assert killed.is_set()
     assert sum(n.is_terminal for n in nodes) == 48
     assert all(n.status == Status.OK for n in nodes)
@@ -148,8 +148,6 @@ def test_y_rollouts_finish_on_the_other_server_when_one_is_killed(started, polic
 def test_z_when_the_last_server_is_killed_the_error_names_them(started, policies):
     last = started.close.peek()[2][0][1]
     os.killpg(last.process.pid, signal.SIGKILL)
-    begin = time.monotonic()
     with pytest.raises(UserError, match="no vLLM server") as caught:
-        rollouts(started, policies["a"], MultiHop(6), 4)
+        rollouts(started, policies["a"], MultiHop(), 4)
     assert all(url in str(caught.value) for url in servers(started))
-    assert time.monotonic() - begin < 60

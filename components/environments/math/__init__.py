@@ -21,18 +21,6 @@ from components.params.base import NOT_DATA
 from components.tree.schema import Status
 
 GENERATED = "reasoning-gym"  # stands for problems of that package where the name of a file is expected
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "python",
-        "description": "Runs Python code in a new interpreter, without files or network, and returns what it prints.",
-        "parameters": {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "Python code."}},
-            "required": ["code"],
-        },
-    },
-}
 _FENCED = re.compile(r"```(?:python|py)?\n(.*?)\n?```", re.DOTALL)
 
 shared_tool = lru_cache(maxsize=None)(lambda name: PYTHON_TOOLS[name]())  # one pool of processes for all environments
@@ -56,7 +44,8 @@ class MathWithPython(ToolEnvironment, FilesEnvironment):
     name = "math"
     Params = MathParams
     needs = {"math_verify": "math"}
-    tool = TOOL
+    tool = ("python", "Runs Python code in a new interpreter, without files or network, and returns what it prints.")
+    argument = ("code", "Python code.")
     rules = (
         "Solve the problem step by step. You may run Python with the tool `python`, one call in a turn. Each call "
         "starts afresh: it sees nothing of earlier calls, so repeat what you need, and print what you want to see. "
@@ -76,7 +65,7 @@ class MathWithPython(ToolEnvironment, FilesEnvironment):
         if file == GENERATED:
             wanted = sum(getattr(self.params, f"{split}_prompts") for split in ("train", "val", "test"))
             return generate_reasoning(SEED, wanted)
-        return load_math(file, conflicts="drop")
+        return load_math(file)
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
         from components.environments.math.grader import reward  # which may import what is heavy

@@ -12,10 +12,10 @@ import hashlib
 import logging
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from components.environments.base import Prompt
-from components.environments.files import read_rows
+from components.environments.base import Prompt, content_id
+from components.environments.files import field, read_rows
 from components.environments.math.boxed import last_boxed
 from components.errors import MissingExtraError, UserError
 
@@ -34,35 +34,22 @@ GENERATORS = (
 )  # fmt: skip
 
 
-def load_math(path: Path | str, conflicts: Literal["error", "drop"] = "error") -> list[Prompt]:
+def load_math(path: Path | str) -> list[Prompt]:
     """Problems of a data file (see `read_rows` for the kinds of files), in the file's order.
 
-    A row that repeats another, question and answer, is left out, and their number is logged.
-
-    Args:
-        path: The file.
-        conflicts: What to do about a question that comes with two answers: tell, or leave out all its rows.
+    Rows that repeat another, and all those of a question that comes with two answers, are left out; their number is
+    logged.
 
     Raises:
-        UserError: if the file cannot be read, a row has no question or no answer, or a question has two answers.
+        UserError: if the file cannot be read, or a row has no question or no answer.
     """
-    first: dict[str, tuple[int, str]] = {}
-    disputed: set[str] = set()
+    answers: dict[str, set[str]] = {}
     rows = read_rows(path)
     for number, row in enumerate(rows):
-        question, answer = _question(row, path, number), _answer(row, path, number)
-        if question in first and first[question][1] != answer:
-            if conflicts == "error":
-                earlier, other = first[question]
-                raise UserError(
-                    f"{path}, rows {earlier} and {number}: the same question has the answers {other!r} and {answer!r}"
-                )
-            disputed.add(question)
-        first.setdefault(question, (number, answer))
-    prompts = [_prompt(question, answer) for question, (_, answer) in first.items() if question not in disputed]
-    if len(prompts) < len(rows):
-        logger.warning("%s: %d of %d rows left out: they repeat or contradict others", path, len(rows) - len(prompts),
-                       len(rows))  # fmt: skip
+        answers.setdefault(_question(row, path, number), set()).add(_answer(row, path, number))
+    prompts = [_prompt(question, given.pop()) for question, given in answers.items() if len(given) == 1]
+    if left_out := len(rows) - len(prompts):
+        logger.warning("%s: %d of %d rows left out: they repeat or contradict others", path, left_out, len(rows))
     return prompts
 
 
@@ -104,33 +91,34 @@ def generate_reasoning(seed: int, count: int, generators: tuple[str, ...] = GENE
 
 
 def _prompt(question: str, answer: str, metadata: dict[str, Any] | None = None) -> Prompt:
-    return Prompt(hashlib.sha256(f"{question}\0{answer}".encode()).hexdigest()[:16], question, answer, metadata or {})
+    return Prompt(content_id(question, answer), question, answer, metadata or {})
 
 
 def _question(row: dict[str, Any], path: Path | str, number: int) -> str:
-    name, value = _first(row, QUESTIONS, path, number)
+    value = field(row, QUESTIONS, path, number, object)
     if isinstance(value, list):  # a conversation: the last that the user says
         said = [m.get("content") for m in value if isinstance(m, dict) and m.get("role") == "user"]
         value = said[-1] if said else None
     if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{path}, row {number}: field {name!r} holds no question: {str(row[name])[:80]!r}")
+        raise UserError(
+            f"{path}, row {number}: no question in {str(field(row, QUESTIONS, path, number, object))[:80]!r}"
+        )
     return value.strip()
 
 
 def _answer(row: dict[str, Any], path: Path | str, number: int) -> str:
     if all(row.get(name) is None for name in ANSWERS):
-        name, solution = _first(row, (*ANSWERS, *SOLUTIONS), path, number)
-        answer = last_boxed(solution) if isinstance(solution, str) else None
-        if not answer:
-            raise UserError(f"{path}, row {number}: no answer, and no \\boxed{{}} in {name!r}")
-        return answer
-    name, value = _first(row, ANSWERS, path, number)
+        solution = field(row, (*ANSWERS, *SOLUTIONS), path, number)
+        if answer := last_boxed(solution):
+            return answer
+        raise UserError(f"{path}, row {number}: no answer, and no \\boxed{{}} in {solution[:80]!r}")
+    value = field(row, ANSWERS, path, number, object)
     if isinstance(value, dict):
-        name, value = f"{name}.ground_truth", value.get("ground_truth")
+        value = field(value, ("ground_truth",), path, number, object)
     parts = value if isinstance(value, list) else [value]
     texts = [_text(part) for part in parts]
     if not texts or not all(texts):
-        raise UserError(f"{path}, row {number}: field {name!r} should hold an answer, found {str(value)[:80]!r}")
+        raise UserError(f"{path}, row {number}: expected an answer, found {str(value)[:80]!r}")
     return ", ".join(text for text in texts if text)
 
 
@@ -147,11 +135,3 @@ def _text(value: Any) -> str | None:
             text = number[1].replace(",", "")
     text = last_boxed(text) or text
     return (text.strip("$").strip() if "$" not in text.strip("$") else text) or None
-
-
-def _first(row: dict[str, Any], names: tuple[str, ...], path: Path | str, number: int) -> tuple[str, Any]:
-    for name in names:
-        if row.get(name) is not None:
-            return name, row[name]
-    wanted = " or ".join(map(repr, names))
-    raise UserError(f"{path}, row {number}: no field {wanted}; it has {', '.join(map(str, row)) or 'none'}")

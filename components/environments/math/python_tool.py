@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,12 +42,10 @@ class Result:
     Attributes:
         output: What it printed, then its error where it failed; at most about `OUTPUT_CHARS` characters.
         status: `Status.OK`; `Status.ERROR` where the code raised or killed its interpreter; `Status.TIMEOUT`.
-        seconds: Wall time.
     """
 
     output: str
     status: Status
-    seconds: float
 
 
 class PythonTool(Protocol):
@@ -83,22 +80,22 @@ class SandboxedPython:
 
         if len(code) > CODE_CHARS:
             return _too_long(code)
-        begin, printed, error = time.perf_counter(), CollectString(_PRINT_BYTES), None
+        printed, error = CollectString(_PRINT_BYTES), None
         policy: Any = {"sleep": "zero", "random_start": {"seed": 0}}
         try:
             with self._monty.get().checkout(limits=self._limits, os_policy=policy) as session:
                 session.feed_run(echo_last(code) + "\nNone", print_callback=printed)  # no value crosses: it may be huge
         except MontyError as raised:
             error = raised
-        output, seconds = _cut(printed.output), time.perf_counter() - begin
+        output = _cut(printed.output)
         if error is None:
-            return Result(output, Status.OK, seconds)
+            return Result(output, Status.OK)
         message = error.display("type-msg") if hasattr(error, "display") else f"the interpreter died: {error}"
         if getattr(error, "timed_out", False) or message.startswith("TimeoutError: feed time limit"):
-            return Result(f"{output}TimeoutError: stopped after {self.timeout:g} s", Status.TIMEOUT, seconds)
+            return Result(f"{output}TimeoutError: stopped after {self.timeout:g} s", Status.TIMEOUT)
         if message.endswith(f"> {_PRINT_BYTES} bytes"):
             message = f"OutputLimit: more than {OUTPUT_CHARS} characters of output"
-        return Result(output + message[:2000], Status.ERROR, seconds)
+        return Result(output + message[:2000], Status.ERROR)
 
 
 class ConfinedPython:
@@ -125,8 +122,8 @@ class ConfinedPython:
         reply = self._workers.get().run(echo_last(code))
         if reply.status == Status.OK:
             status = Status.ERROR if reply.value["failed"] else Status.OK
-            return Result(str(reply.value["output"]), status, reply.seconds)
-        return Result(f"{reply.status}: {reply.value}", reply.status, reply.seconds)
+            return Result(str(reply.value["output"]), status)
+        return Result(f"{reply.status}: {reply.value}", reply.status)
 
 
 def echo_last(code: str) -> str:
@@ -162,4 +159,4 @@ def _cut(text: str) -> str:
 
 
 def _too_long(code: str) -> Result:
-    return Result(f"the code has {len(code)} characters; at most {CODE_CHARS} are run", Status.ERROR, 0.0)
+    return Result(f"the code has {len(code)} characters; at most {CODE_CHARS} are run", Status.ERROR)

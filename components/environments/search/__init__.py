@@ -23,18 +23,6 @@ from components.errors import UserError
 from components.params.base import NOT_DATA, PositiveInt
 from components.secrets import without_credentials
 
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "description": "Finds the passages of an encyclopedia that fit a query best.",
-        "parameters": {
-            "type": "object",
-            "properties": {"query": {"type": "string", "description": "What to look for."}},
-            "required": ["query"],
-        },
-    },
-}
 PASSAGE_CHARACTERS = 1500  # at which a passage is cut in an observation
 _ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
 _MENTIONS = ("and", "...", "…")  # between tags that are spoken of rather than used
@@ -69,7 +57,8 @@ class Search(ToolEnvironment, FilesEnvironment):
 
     name = "search"
     Params = SearchParams
-    tool = TOOL
+    tool = ("search", "Finds the passages of an encyclopedia that fit a query best.")
+    argument = ("query", "What to look for.")
     most_calls = 4
     rules = (
         "Answer the question. Search for what you need, one fact at a time, and reason about what you found before you "
@@ -107,7 +96,7 @@ class Search(ToolEnvironment, FilesEnvironment):
         return load_examples(self.params.examples) if self.params.examples else ()
 
     def load(self, file: str) -> list[Prompt]:
-        return load_qa(file, duplicates="drop")
+        return load_qa(file)
 
     def score(self, prompt: Prompt, answer: str | None) -> float:
         return reward(prompt, answer, self.params.graded, self.params.match)

@@ -27,7 +27,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from components.environments.base import Prompt
 
@@ -96,21 +96,8 @@ def _one_form(letter: str) -> str:
 MATCH: dict[str, Callable[[str], list[str]]] = {"careful": careful, "official": official}
 
 
-def exact_match(answer: str, gold: str, match: str = "careful") -> bool:
-    """Whether a normal form is the same; an empty answer matches nothing."""
-    return _same(MATCH[match](answer), MATCH[match](gold))
-
-
-def f1(answer: str, gold: str, match: str = "careful") -> float:
-    """Harmonic mean of the precision and the recall of the answer's words, in [0, 1]; 0 for yes against no."""
-    return _overlap(MATCH[match](answer)[0], MATCH[match](gold)[0])
-
-
-def _same(given: Sequence[str], wanted: Sequence[str]) -> bool:
-    return any(form and form in wanted for form in given)
-
-
-def _overlap(given: str, wanted: str) -> float:
+def f1(given: str, wanted: str) -> float:
+    """Harmonic mean of the precision and the recall of the words of normal forms, in [0, 1]; 0 for yes against no."""
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):
         return 0.0
     words, gold_words = given.split(), wanted.split()
@@ -133,9 +120,9 @@ def reward(prompt: Prompt, answer: str | None, graded: bool = False, match: str 
     """
     accepted = [MATCH[match](gold) for gold in (prompt.answer, *_aliases(prompt))]
     given = MATCH[match](answer or "")
-    if any(_same(given, wanted) for wanted in accepted):
+    if any(form and form in wanted for form in given for wanted in accepted):
         return 1.0
-    best = max(_overlap(given[0], wanted[0]) for wanted in accepted) if graded else 0.0
+    best = max(f1(given[0], wanted[0]) for wanted in accepted) if graded else 0.0
     return best if best >= LEAST_F1 else 0.0
 
 

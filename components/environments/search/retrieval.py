@@ -143,9 +143,6 @@ class Bm25:
         for name in ("data", "indices", "indptr"):
             self.index.scores[name] = np.asarray(self.index.scores[name])  # still mapped, but cheaper to slice
 
-    def __len__(self) -> int:
-        return int(self.passages.num_rows)
-
     def retrieve(self, queries: Sequence[str]) -> list[list[Passage]]:
         return [self._best(_query_words(query)) for query in queries]
 

@@ -75,12 +75,7 @@ class HttpRetriever:
                     answer = await client.post(self.url, json=body)
             except TimeoutError:
                 fault = f"no answer within {self.timeout:g} s"
-            except (
-                httpx.TransportError,
-                httpx.InvalidURL,
-                ValueError,
-                ImportError,
-            ) as error:  # some are of a proxy's URL
+            except (httpx.TransportError, httpx.InvalidURL, ValueError, ImportError) as error:  # also for its proxy
                 fault = str(error) or type(error).__name__
             else:
                 if answer.status_code == 200:

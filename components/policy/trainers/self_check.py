@@ -43,8 +43,11 @@ def choose_packing(
     if settings.packing == "auto" and len(terms):
         if kind not in _known:
             parts = parts_to_look_at(forest, build_rows(forest, terms), settings.micro_batch_tokens)
-            # one process decides for all: to each of them the same number may fall on another side of a bound
-            right, reason = learner.of_first(learner.within(lambda model: sees_trees(model, parts, temperature)))
+            for _ in range(2):  # ZeRO-3 in bf16 rounds small weights the first times that it gathers them
+                # one process decides for all: in each of them the number may fall on another side of a bound
+                right, reason = learner.of_first(learner.within(lambda model: sees_trees(model, parts, temperature)))
+                if right is not False:
+                    break
             _tell(type(model).__name__, right, reason)
             if right is not None:
                 _known[kind] = right
@@ -79,8 +82,9 @@ def parts_to_look_at(forest: Forest, rows: list[Row], limit: int) -> list[list[R
 
 def sees_trees(model: Any, parts: list[list[Row]], temperature: float) -> tuple[bool | None, str]:
     """Whether the model gives packed trees the log-probabilities of the rows, None if that is not decided; and why."""
+    rows = [collate([row]).to(model.device) for part in parts for row in part]
     with torch.no_grad(), torch.autocast(model.device.type, enabled=False):  # rounding to bf16 would hide what differs
-        flat = _joined(term_logprobs(model, collate([row]).to(model.device), temperature) for p in parts for row in p)
+        flat = _joined(term_logprobs(model, row, temperature) for row in rows)
         try:
             trees = [pack(part).to(model.device) for part in parts]
             packed = _joined(term_logprobs(model, tree, temperature) for tree in trees)

@@ -87,7 +87,7 @@ def load_moments(policy: Path) -> Moments:
     for path in paths:
         try:
             tensors = load_file(path)
-        except Exception as error:  # the library's error is a bare one
+        except Exception as error:  # the library raises one of no particular kind
             raise UserError(f"{path} is damaged ({str(error).splitlines()[0]})") from error
         for key, tensor in tensors.items():
             name, _, what = key.rpartition("/")

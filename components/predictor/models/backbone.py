@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from components.errors import UserError
-from components.predictor.base import FitParams, Predictor, PredictorParams
+from components.policy.base import check_checkpoint
+from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorLayout, PredictorParams
 
 if TYPE_CHECKING:
-    from components.policy.rollout import Sampler
+    from components.params import root
 
 
 class BackboneParams(FitParams):
@@ -28,13 +27,22 @@ class BackbonePredictor(Predictor):
     Params: ClassVar[type[PredictorParams]] = BackboneParams
 
     @classmethod
-    def make(cls, params: BackboneParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: BackboneParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.transformer import Backbone
 
         return Backbone(params, policy)
 
     @classmethod
+    def layout(cls, params: root.Params) -> PredictorLayout:
+        from components.planning.models import model_of
+
+        settings = params.predictor
+        assert isinstance(settings, BackboneParams)
+        key, path = ("predictor.path", settings.path) if settings.path else ("policy.path", params.policy.path)
+        return PredictorLayout(own=model_of(path, params.policy, key), steps=settings.steps, batch=settings.batch_size)
+
+    @classmethod
     def check(cls, params: Any) -> None:
         path = params.predictor.path
-        if path is not None and not (Path(path) / "config.json").is_file():
-            raise UserError(f"predictor.path={path!r}: no config.json there; give a Hugging Face checkpoint")
+        if path is not None:
+            check_checkpoint(path, "predictor.path")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from components.allocation.anchors import Belief
-from components.predictor.base import Predictor, PredictorParams, Prefix
+from components.predictor.base import MakeSampler, Predictor, PredictorLayout, PredictorParams, Prefix
 from components.predictor.models.beta import BetaParams, BetaPosterior
-from components.predictor.models.policy_features import PolicyFeaturesParams
+from components.predictor.models.policy_features import PolicyFeaturesParams, PolicyFeaturesPredictor
 
 if TYPE_CHECKING:
-    from components.policy.rollout import Sampler
+    from components.params import root
 
 
 class MixtureParams(PolicyFeaturesParams, BetaParams):
@@ -28,10 +28,14 @@ class Mixture(Predictor):
     Params: ClassVar[type[PredictorParams]] = MixtureParams
 
     @classmethod
-    def make(cls, params: MixtureParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: MixtureParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
         return cls(PolicyFeatures(params, policy), BetaPosterior(params, policy))
+
+    @classmethod
+    def layout(cls, params: root.Params) -> PredictorLayout:
+        return PolicyFeaturesPredictor.layout(params)
 
     def __init__(self, model: Predictor, posterior: BetaPosterior) -> None:
         self.model, self.posterior = model, posterior

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from components.datasets.builtin import BUILTIN
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from components.environments import ENVIRONMENTS
+from components.environments.generated import GeneratedEnvironment
 from components.errors import UserError
 from components.planning.models import PUBLISHED, Model, model_of, read_model
 from components.policy.base import PolicyParams
@@ -62,7 +63,7 @@ def test_parameters_are_counted_exactly(kind, shape, tmp_path):
 
 def test_tiny_policies_are_counted_within_a_tenth():
     """Their vocabulary depends on the task."""
-    for task in BUILTIN.values():
+    for task in [kind() for kind in ENVIRONMENTS.values() if issubclass(kind, GeneratedEnvironment)]:
         counted = sum(p.numel() for p in build_model(PolicyParams(), build_tokenizer(task.vocabulary())).parameters())
         assert model_of(None, PolicyParams()).parameters == pytest.approx(counted, rel=0.1)
 
@@ -129,7 +130,7 @@ def test_checkpointing_keeps_each_layer_s_input_and_one_layer():
         ({"num_hidden_layers": "many"}, "is no model's configuration"),
     ],
 )
-def test_unknown_or_damaged_configuration_is_told(tmp_path, change, message):
+def test_unknown_or_damaged_configuration_is_an_error(tmp_path, change, message):
     real("llama", Model(2, 64, 4, 2, 16, 96, 100, True)).config.save_pretrained(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -137,7 +138,7 @@ def test_unknown_or_damaged_configuration_is_told(tmp_path, change, message):
         read_model(file)
 
 
-def test_model_that_is_not_there_is_told_with_its_key():
+def test_model_that_is_not_there_is_an_error_with_its_key():
     assert model_of("models/Qwen3-8B", PolicyParams()) == PUBLISHED["Qwen3-8B"]
     with pytest.raises(UserError, match=r"predictor\.path='models/Other'.* known only of Qwen3-0\.6B, Qwen3-8B"):
         model_of("models/Other", PolicyParams(), "predictor.path")

@@ -13,19 +13,27 @@ from components.allocation.anchors import Anchors, Belief
 from components.allocation.arms import ARMS
 from components.params.load import load_params
 from components.params.root import Params, compose
-from components.planning import Cluster, make_cluster, model_of, plan
-from components.planning.memory import trained_parameters
+from components.planning import Cluster, make_cluster, plan
+from components.planning.memory import Layout
 from components.planning.models import PUBLISHED
 from components.planning.stages import Plan, rollouts_of
+from components.policy.engines import ENGINES
+from components.policy.engines.base import Engine
+from components.policy.trainers import TRAINERS
+from components.policy.trainers.base import Trainer
+from components.predictor.base import Predictor
+from components.predictor.models import PREDICTORS
 
 MATH = Path(__file__).parents[3] / "params" / "qwen3-8b-math.yaml"
-POLICY, CRITIC = PUBLISHED["Qwen3-8B"], PUBLISHED["Qwen3-0.6B"]
-P = POLICY.parameters
+P = PUBLISHED["Qwen3-8B"].parameters
+
+
+def load(**changes: Any) -> Params:
+    return load_params(MATH, {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def made(gpu: str = "H200", gpus: int = 8, memory: float | None = None, **changes: Any) -> Plan:
-    settings = load_params(MATH, {key.replace("__", "."): value for key, value in changes.items()})
-    return plan(settings, POLICY, CRITIC, make_cluster(gpus, gpu, memory))
+    return plan(load(**changes), make_cluster(gpus, gpu, memory))
 
 
 def stage(plan: Plan, name: str):
@@ -50,12 +58,12 @@ def test_offload_checkpointing_and_adapters_each_save_what_they_are_for():
     adapters = stage(made(update__lora__rank=16), "update").memory
     assert adapters["weights"] == whole["weights"]
     assert adapters["optimiser"] < whole["optimiser"] / 100
-    assert trained_parameters(POLICY, 16) == 43646976  # 36 layers of q, k, v, o, gate, up and down
+    assert Layout.of(load(update__lora__rank=16)).trained == 43646976  # 36 layers of q, k, v, o, gate, up and down
 
 
 def test_an_adapter_s_parameters_are_those_of_its_matrices():
     sizes = [(4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 12288), (4096, 12288), (12288, 4096)]
-    assert trained_parameters(POLICY, 1) == 36 * sum(a + b for a, b in sizes)
+    assert Layout.of(load(update__lora__rank=1)).trained == 36 * sum(a + b for a, b in sizes)
 
 
 def test_what_fits_on_large_gpus_does_not_fit_on_small_ones_and_the_key_is_named():
@@ -64,7 +72,7 @@ def test_what_fits_on_large_gpus_does_not_fit_on_small_ones_and_the_key_is_named
     assert refit.startswith("refit needs ")
     assert "engine.max_tokens or predictor.path" in refit
     assert update.startswith("update needs ")
-    assert "beside the 28 GB that vLLM keeps (engine.gpu_memory)" in update
+    assert "beside the 28 GB that the engine keeps (engine.gpu_memory)" in update
     assert "most is logits" in update
     assert "change engine.max_tokens" in update
     assert made("H100", engine__max_tokens=8192, engine__max_turn_tokens=2048).problems == []
@@ -90,13 +98,14 @@ def test_each_cause_has_its_key(changes, message):
 @pytest.mark.parametrize("arm", ARMS)
 def test_rollouts_spend_the_budget_as_the_arm_does(arm):
     params = compose({"allocation": {"arm": arm}})
-    bare, further = rollouts_of(params)
-    assert bare + further / 2 == params.allocation.budget.units
+    factual, further = rollouts_of(params)
+    assert factual + further / 2 == params.allocation.budget.units
     zero, turns = np.zeros(3, dtype=np.int64), np.arange(3)
     belief = Belief(np.full(3, 0.5), np.full(3, 2.0))
     right, wrong = np.array([1, 1, 0]), np.array([1, 0, 1])  # below a root and two prefixes
     anchors = Anchors(turns, zero, turns, right, wrong, belief, np.full(3, 0.5), np.full(3, 9.0))
-    granted = ARMS[arm].plan_continuations(anchors, np.array([4]), params.allocation.budget, np.random.default_rng(0))
+    budget, rng = params.allocation.budget, np.random.default_rng(0)
+    granted = ARMS[arm]().plan_continuations(anchors, np.array([4]), budget, rng)
     assert (granted.sum() > 0) == (further > 0)
 
 
@@ -113,11 +122,39 @@ def test_tokens_and_time_grow_with_budget_and_length_and_memory_with_the_limit()
 
 
 def test_embedded_default_fits_this_machine():
-    params = Params()
-    done = plan(params, model_of(None, params.policy), None, make_cluster(0, "H100", None))
+    done = plan(compose({}), make_cluster(0, "H100", None))
     assert done.problems == []
     assert stage(done, "update").bytes < 1e9
-    small = Cluster("CPU", 1, 50e6, 1e11)
-    assert any(
-        "update.gradient_checkpointing" in p for p in plan(params, model_of(None, params.policy), None, small).problems
-    )
+    small = plan(compose({}), Cluster("CPU", 1, 50e6, 1e11)).problems
+    assert any("update.gradient_checkpointing" in problem for problem in small)
+    assert plan(compose({}), make_cluster(1, "H100", None)).notes == [
+        "what computes on the CPU, whatever GPUs there are: engine.name=transformers and update.name=torch"
+    ]
+
+
+class Own(Engine):
+    """An engine of a plug-in that says nothing of where it lies."""
+
+    name = "own-engine"
+
+
+class Counts(Predictor):
+    """A predictor of a plug-in that computes next to nothing."""
+
+    name = "own-predictor"
+
+
+class Learns(Trainer):
+    name = "own-trainer"
+
+
+def test_plugins_that_say_nothing_of_themselves_are_planned_in_the_runs_own_process(monkeypatch):
+    for registry, kind in ((ENGINES, Own), (PREDICTORS, Counts), (TRAINERS, Learns)):
+        monkeypatch.setitem(registry._found, kind.name, kind)
+    names = {"engine": Own.name, "predictor": Counts.name, "update": Learns.name}
+    own = plan(compose({section: {"name": name} for section, name in names.items()}), make_cluster(0, "H100", None))
+    default = plan(compose({}), make_cluster(0, "H100", None))
+    assert own.problems == []
+    assert stage(own, "update").memory == stage(default, "update").memory
+    assert stage(own, "generation").memory == stage(default, "generation").memory
+    assert stage(own, "scoring").memory == stage(own, "refit").memory == {}

@@ -11,7 +11,8 @@ from components.environments.search.questions import load_qa
 from components.environments.search.retrieval import Bm25, Passage
 from components.errors import UserError
 from components.params.load import load_params
-from components.policy.engines.base import EngineParams, Request
+from components.policy.engines.base import Request
+from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.from_gguf import from_gguf
 from components.policy.renderer import Renderer
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "SmolLM2-135M"
 
 
-def test_file_that_is_no_gguf_is_told_and_nothing_is_left(tmp_path):
+def test_file_that_is_no_gguf_is_an_error_and_nothing_is_left(tmp_path):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(UserError, match=r"model\.gguf cannot be read as GGUF"):
         from_gguf(tmp_path / "model.gguf", tmp_path / "out" / "model")
@@ -36,7 +37,7 @@ def test_checkpoint_that_exists_is_not_written_over(tmp_path):
 def test_small_pretrained_model_knows_a_capital_and_ends_its_turn(tmp_path):
     """Its weights, tokenizer, template and end token belong together; the temperature is low, so it hardly guesses."""
     settings = load_params(ROOT / "params" / "smollm2-135m.yaml")
-    engine, renderer = TransformersEngine(EngineParams(temperature=0.05)), Renderer.load(MODEL)
+    engine, renderer = TransformersEngine(TransformersParams(temperature=0.05)), Renderer.load(MODEL)
     engine.load(MODEL)
     environment = Search(
         Bm25([Passage("title", "text")], tmp_path),

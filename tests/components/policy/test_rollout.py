@@ -33,7 +33,7 @@ SEARCH = "<think> mother of ann </think> search ann mat"
 
 
 class Scripted(Engine):
-    """Says the turns that it is told, by how many turns the history has, and records its requests."""
+    """Says the turns of a script, by how many turns the history has, and records its requests."""
 
     batch_size = 5
     prompt_tokens = cached_tokens = 0

@@ -1,88 +1,20 @@
-"""The smallest parts of an expression: numbers, names, functions, brackets, matrices."""
+"""The smallest parts of an expression: numbers, names, brackets, commands."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from fractions import Fraction
-
-from components.environments.math.equality.pieces import closing, continued, key, number, repeating, split
-from components.environments.math.equality.text import GREEK, Token, spelling
-from components.environments.math.equality.tree import EULER, ONE, TWO, Node, Unreadable, call, shown
-from components.environments.math.equality.words import CONSTANTS, FUNCTIONS, STOP, TRIG, letters, listed
+from components.environments.math.equality.calls import DECORATIONS, PRINTED, Calls
+from components.environments.math.equality.pieces import continued, key, number, repeating
+from components.environments.math.equality.text import GREEK
+from components.environments.math.equality.tokens import Token, spelling
+from components.environments.math.equality.tree import EULER, Node, Unreadable, call, shown
+from components.environments.math.equality.words import CONSTANTS, FUNCTIONS, STOP, letters, listed
 
 _APPLIED = frozenset("fghFGH")
-_CLOSERS = {"(": ")", "[": "]", "{": "}"}
-_DECORATIONS = listed(
-    "overline bar vec hat widehat tilde overrightarrow overleftrightarrow dot angle triangle measuredangle"
-)
 _FOREIGN = listed("sum int iint oint prod lim")
-_MATRICES = re.compile(r"([pbBvV]?|small)matrix|array")
 
 
-class Atoms:
-    """A place in a list of tokens, and what reads one atom there.
-
-    Args:
-        tokens: What to read.
-        inside: Reads what brackets hold, which may be more than a scalar.
-    """
-
-    def __init__(self, tokens: list[Token], inside: Callable[[list[Token]], Node]) -> None:
-        self.tokens, self.inside, self.at, self.bars = tokens, inside, 0, 0
-
-    def _sum(self) -> Node:
-        raise NotImplementedError
-
-    def _factor(self) -> Node:
-        raise NotImplementedError
-
-    def _exponent(self) -> Node:
-        raise NotImplementedError
-
-    def _peek(self, ahead: int = 0) -> Token:
-        index = self.at + ahead
-        return self.tokens[index] if index < len(self.tokens) else Token("end", "")
-
-    def _take(self) -> Token:
-        token = self._peek()
-        self.at += 1
-        return token
-
-    def _accept(self, *signs: str) -> bool:
-        found = self._peek().is_op(*signs)
-        self.at += found
-        return found
-
-    def _starts_factor(self) -> bool:
-        token = self._peek()
-        if token.kind == "word" or token.is_op("(", "[", "{"):
-            return True
-        if token.kind == "num":
-            return self.tokens[self.at - 1].is_op("!")  # 3!7!
-        if token.is_op("|"):
-            return not self.bars
-        return token.kind == "cmd" and (
-            token.text in CONSTANTS or token.text in FUNCTIONS or token.text in GREEK or token.text in _DECORATIONS
-            or token.text in ("frac", "binom", "lfloor", "lceil", "begin", "|")
-        )  # fmt: skip
-
-    def _group(self) -> list[Token]:
-        """The tokens within the brackets that open here."""
-        end = closing(self.tokens, self.at)
-        content = self.tokens[self.at + 1 : end]
-        self.at = end + 1
-        return content
-
-    def _argument(self) -> Node:
-        """What a command of LaTeX takes: a group, or one sign."""
-        token = self._peek()
-        if token.is_op("{"):
-            return self.inside(self._group())
-        if token.kind == "num" and "e" not in token.text.lower() and len(token.text) > 1:
-            self.tokens = [*self.tokens]
-            self.tokens[self.at : self.at + 1] = [Token("num", token.text[0]), Token("num", token.text[1:])]
-        return self._atom(exponent=True)
+class Atoms(Calls):
+    """Reads one atom at a place in a list of tokens."""
 
     def _atom(self, exponent: bool = False) -> Node:
         token = self._peek()
@@ -107,12 +39,12 @@ class Atoms:
         opener = self._peek()
         content = self._group()
         brackets = opener.text + self.tokens[self.at - 1].text
+        if opener.text == "{" and (condition := _condition(content)):
+            inner = self.inside(condition)
+            if inner.op != "rel" and inner.text not in ("and", "or"):
+                raise Unreadable("a set without its condition")
+            return inner
         if opener.kind == "cmd":
-            if builder := _condition(content):
-                inner = self.inside(builder)
-                if inner.op != "rel" and inner.text not in ("and", "or"):
-                    raise Unreadable("a set without its condition")
-                return inner
             inner = self.inside(content) if content else Node("set")
             return Node("set", inner.args if inner.op == "list" else (inner,) if content else ())
         inner = self.inside(content)
@@ -158,6 +90,8 @@ class Atoms:
     def _word(self) -> Node:
         token = self._take()
         word = token.text
+        if word in PRINTED and self._peek().is_op("(", "."):
+            return self._printed(word)
         if word in FUNCTIONS and (not token.quoted or len(word) > 1):
             return self._function(FUNCTIONS[word], latex=False)
         if word.casefold() in STOP and word not in ("i", "pi", "I"):
@@ -222,7 +156,7 @@ class Atoms:
             return self._named(name)
         if name in ("emptyset", "ell", "hbar", "imath", "jmath", "partial", "nabla"):
             return Node("set") if name == "emptyset" else self._named(name)
-        if name in _DECORATIONS:
+        if name in DECORATIONS:
             content = self._group() if self._peek().is_op("{") else [self._take()]
             return self._named(f"{name}:{spelling(content).replace(' ', '')}")
         pair = {"lfloor": ("rfloor", "floor"), "lceil": ("rceil", "ceil"), "|": ("|", "norm")}
@@ -238,67 +172,6 @@ class Atoms:
             return self._matrix()
         raise Unreadable(f"the command \\{name}")
 
-    def _function(self, name: str, latex: bool) -> Node:
-        """A function with its power, its base and its arguments, which need no brackets in LaTeX."""
-        power = base = None
-        if self._peek().is_op("^"):
-            power = self._exponent()
-        if name == "log" and self._peek().is_op("_"):
-            self.at += 1
-            base = self._base()
-        elif name == "log" and not latex and self._peek().kind == "num" and self._peek(1).is_op("("):
-            base = number(self._take().text)
-        if self._peek().is_op("("):
-            inner = self.inside(self._group())
-        elif self._peek().is_op("{"):
-            inner = self._factor()
-        elif name == "root" or (not latex and self._peek().kind == "word"):
-            inner = self._argument()
-        else:
-            inner = self._factor()
-            while self._starts_factor() and not self._is_function(self._peek()):
-                inner = Node("mul", (inner, self._factor()))
-        arguments = inner.args if inner.op == "list" else (inner,)
-        if power == Node("neg", (ONE,)) and name in TRIG:
-            return _apply(f"arc{name}", arguments, base)
-        made = _apply(name, arguments, base)
-        return made if power is None else Node("pow", (made, power))
-
-    def _base(self) -> Node:
-        """The base of a logarithm. LaTeX lowers one digit, but \\log_10 100 is meant to have the base ten."""
-        token = self._peek()
-        if token.kind == "num" and token.text == "10" and (self._peek(1).is_op("(", "{") or self._peek(1).space):
-            return number(self._take().text)
-        return self._argument()
-
-    def _is_function(self, token: Token) -> bool:
-        return token.kind in ("cmd", "word") and token.text in FUNCTIONS
-
-    def _root(self) -> Node:
-        degree = self.inside(self._group()) if self._peek().is_op("[") else TWO
-        plain = self._peek().kind == "num"  # √12 is the root of twelve, whatever LaTeX makes of it
-        return call("root", self._number(True) if plain else self._argument(), degree)
-
-    def _matrix(self) -> Node:
-        kind = spelling(self._group())
-        depth, end = 1, self.at
-        while depth:
-            if end >= len(self.tokens):
-                raise Unreadable("an environment is open")
-            depth += self.tokens[end].is_cmd("begin") - self.tokens[end].is_cmd("end")
-            end += 1
-        if not _MATRICES.fullmatch(kind) or depth:
-            raise Unreadable(f"the environment {kind}")
-        if kind == "array" and self._peek().is_op("{"):
-            self._group()
-        content = [token for token in self.tokens[self.at : end - 1] if not token.is_cmd("hline")]
-        self.at = end
-        self._group()
-        rows = [Node("row", tuple(map(self.inside, split(row, "&")[0]))) for row in split(content, "\\\\")[0] if row]
-        if len({len(row.args) for row in rows}) != 1:
-            raise Unreadable("the rows of a matrix differ in length")
-        return Node("det" if kind[0] in "vV" else "matrix", tuple(rows))
-
 
 def _condition(content: list[Token]) -> list[Token]:
     """The condition in { x | x > 2 } and { x in R : x > 2 }; nothing where there is none."""
@@ -306,22 +179,3 @@ def _condition(content: list[Token]) -> list[Token]:
     if len(content) > begin + 2 and content[0].kind == "word" and key(content[begin]) in ("|", "\\mid", ":"):
         return content[begin + 1 :]
     return []
-
-
-def _apply(name: str, arguments: tuple[Node, ...], base: Node | None) -> Node:
-    count = len(arguments)
-    if name == "exp" and count == 1:
-        return Node("pow", (EULER, *arguments))
-    if name == "root" and count <= 2:
-        return call("root", arguments[0], arguments[1] if count == 2 else TWO)
-    if name == "cbrt" and count == 1:
-        return call("root", arguments[0], Node("num", number=Fraction(3)))
-    if name in ("lg", "lb") and count == 1:
-        return call("log", arguments[0], Node("num", number=Fraction(10 if name == "lg" else 2)))
-    if name == "ratio" and count <= 2:
-        return Node("div", (arguments[0], arguments[1] if count == 2 else ONE))
-    if name == "log" and count == 1 and base is not None:
-        return call("log", arguments[0], base)
-    if count != {"binom": 2}.get(name, 1) and name not in ("gcd", "lcm", "max", "min") and (name, count) != ("log", 2):
-        raise Unreadable(f"{name} of {count} arguments")
-    return call(name, *arguments)

@@ -112,11 +112,11 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
 def _root(base: Fraction, degree: int) -> Fraction | None:
     """An exact real root; None where there is none."""
     if base < 0:
-        root = _root(-base, degree) if degree % 2 else None
-        return None if root is None else -root
+        opposite = _root(-base, degree) if degree % 2 else None
+        return None if opposite is None else -opposite
     if degree > 64:
         return None
-    parts = []
+    parts: list[int] = []
     for part in (base.numerator, base.denominator):
         root = isqrt(part) if degree == 2 else _whole_root(part, degree)
         if root**degree != part:
@@ -259,11 +259,9 @@ class Evaluation:
             if not isinstance(y, mp.mpf) or y <= 0:
                 raise NoValue("a power of zero")
             return mp.mpf(0), (3 * dx) ** y
-        odd = exponent is not None and exponent.denominator % 2 == 1 and isinstance(x, mp.mpf) and x < 0
-        if odd and exponent is not None:  # the real root, as school has it: (-8)^{1/3} = -2
-            value = (-x) ** y * (-1 if exponent.numerator % 2 else 1)
-        else:
-            value = x**y
+        value = x**y
+        if exponent is not None and exponent.denominator % 2 and isinstance(x, mp.mpf) and x < 0:
+            value = (-x) ** y * (-1) ** exponent.numerator  # the real root, as school has it: (-8)^{1/3} = -2
         relative = abs(y) * dx / abs(x) + abs(mp.log(x)) * dy + self.step * (1 + abs(y * mp.log(x)))
         return value, 2 * abs(value) * relative
 

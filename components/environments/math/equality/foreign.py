@@ -9,7 +9,8 @@ from typing import Any
 from latex2sympy2_extended import NormalizationConfig, latex2sympy  # type: ignore
 from math_verify import verify  # type: ignore
 
-from components.environments.math.equality.text import Token, clean
+from components.environments.math.equality.text import clean
+from components.environments.math.equality.tokens import Token
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 _SIGNS = frozenset(["sum", "int", "iint", "oint", "prod", "lim"])
@@ -47,8 +48,9 @@ def equal(gold: str, answer: str) -> bool:
 
 def _expression(text: str) -> Any:
     text = clean(text)
-    commands = set(re.findall(r"\\([a-zA-Z]+)", text))
-    if not commands <= _KNOWN or re.search(r"(?<!\\)\b(?!d[a-z]\b)[a-zA-Z]{2,}", re.sub(r"\\[a-zA-Z]+", " ", text)):
+    outside = re.sub(r"_\{[^{}]*\}", " ", text)  # where k = 1 may stand
+    words = re.search(r"(?<!\\)\b(?!d[a-z]\b)[a-zA-Z]{2,}", re.sub(r"\\[a-zA-Z]+", " ", text))
+    if words or re.search(r"[=<>,;:]", outside) or not set(re.findall(r"\\([a-zA-Z]+)", text)) <= _KNOWN:
         return None
     try:
         return latex2sympy(text, normalization_config=NormalizationConfig(basic_latex=True, malformed_operators=True))

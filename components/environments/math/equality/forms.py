@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 from components.environments.math.equality import units
 from components.environments.math.equality.parse import Parser
 from components.environments.math.equality.pieces import key, outside, split
-from components.environments.math.equality.text import Token, clean, tokenise
+from components.environments.math.equality.text import clean
+from components.environments.math.equality.tokens import Token, spelling, tokenise
 from components.environments.math.equality.tree import Node, Unreadable
 from components.environments.math.equality.words import STOP
 
@@ -73,13 +75,22 @@ class _Reader:
             pieces = [piece for piece in pieces if piece]  # 1, 2, and 3
         if len(pieces) == 2 and joiner == "and" and (mixed := self._mixed(pieces)):
             return mixed
-        return Node("list", tuple(map(self.item, pieces)), joiner)
+        items = tuple(map(self.item, pieces))
+        falling = all(
+            one.op == other.op == "quantity" and one.number > other.number and units.ratio(one, other)
+            for one, other in pairwise(items)
+        )
+        return Node("compound", items) if joiner == "and" and falling else Node("list", items, joiner)
 
     def _mixed(self, pieces: list[list[Token]]) -> Node | None:
         """1 and 3/4 is one number."""
         whole, part = pieces
         texts = [token.text for token in part]
-        if len(whole) == 1 and whole[0].text.isdigit() and len(texts) == 3 and texts[1] == "/":
+        if len(whole) != 1 or not whole[0].text.isdigit():
+            return None
+        if part[0].is_cmd("frac"):
+            return self.item([*whole, *part])
+        if len(texts) == 3 and texts[1] == "/":
             return self.item([whole[0], *(Token(t.kind, t.text, n == 0) for n, t in enumerate(part))])
         return None
 
@@ -115,16 +126,12 @@ class _Reader:
         try:
             return self.value(tokens)
         except Unreadable:
-            words = [token.text.casefold() for token in tokens if token.kind == "word"]
-            letters = {token.text for token in tokens if token.kind == "word" and len(token.text) == 1} - {"a"}
-            if (
-                not words
-                or any(t.kind == "num" for t in tokens)
-                or STOP.intersection(words)
-                or any(map(str.islower, letters))
-            ):
+            words = {token.text.casefold() for token in tokens if token.kind == "word"}
+            variables = any(len(t.text) == 1 and t.text.islower() and t.text != "a" for t in tokens if t.kind == "word")
+            if not words or variables or any(t.kind == "num" for t in tokens) or STOP & words:
                 raise  # of a condition such as: Alice wins, n = 5
-            return Node("label", text=" ".join(word for word in words if word not in _ARTICLES))
+            named = spelling([token for token in tokens if token.text not in _ARTICLES], fold=True)
+            return Node("label", text=named.replace("mid", "|"))
 
     def value(self, tokens: list[Token]) -> Node:
         """A ratio, a quantity or an expression."""

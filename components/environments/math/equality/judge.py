@@ -8,15 +8,18 @@ from components.environments.math.equality import foreign
 from components.environments.math.equality.forms import LENGTH, read
 from components.environments.math.equality.prose import is_prose, statements
 from components.environments.math.equality.same import same
-from components.environments.math.equality.text import Token, clean, spelling, tokenise
+from components.environments.math.equality.text import clean
+from components.environments.math.equality.tokens import Token, spelling, tokenise
 from components.environments.math.equality.tree import EULER, IMAGINARY, Node, rewrite
 
 _BASED = re.compile(
     r"([0-9A-Z]+)\s*(?:_\s*\{?\s*(?:\\text\s*\{)?\s*(\w+)\s*\}?\s*\}?|\(?\s*(?:\\text\s*\{\s*)?\(?\s*base\s*-?\s*(\w+)\s*\)?\s*\}?\)?)",
     re.ASCII,
 )
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")  # 1,234 is not the list 1, 234
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
           "ten": "10", "eleven": "11", "twelve": "12", "sixteen": "16"}  # fmt: skip
+_BEHIND = frozenset(f"( {letter} )" for letter in "ABCDE")
 _NOTHING = frozenset(
     ["no solution", "no solutions", "no real solution", "no real solutions", "empty set", "the empty set",
      "there is no solution", "there are no solutions", "no such solution"]
@@ -27,7 +30,7 @@ _SYNONYMS = {"dne": "does not exist", "undef": "undefined", "all real numbers": 
 
 def equal(gold: str, answer: str) -> bool:
     """Whether an answer, without its box, is worth the gold answer."""
-    if _tight(gold) == _tight(answer):
+    if _tight(gold) == _tight(answer) and not _GROUPED.fullmatch(gold.strip()):
         return True
     if len(answer) <= LENGTH and (verdict := _whole(gold, answer)) is not None:
         return verdict
@@ -73,7 +76,8 @@ def _whole(gold: str, answer: str) -> bool | None:
 
 def _same_text(gold: str, answer: str) -> bool:
     mine, theirs = tokenise(clean(gold)), tokenise(clean(answer, answer=True))
-    fold = any(token.quoted or len(token.text) > 3 for token in mine if token.kind == "word")
+    counts = any(token.kind == "num" for token in mine)  # then short words may be units: mW is not MW
+    fold = any((token.quoted and not counts) or len(token.text) > 3 for token in mine if token.kind == "word")
     return bool(mine) and _meaning(spelling(mine, fold)) == _meaning(spelling(theirs, fold))
 
 
@@ -120,6 +124,9 @@ def _text(tokens: list[Token]) -> str:
 
 def _choice(tokens: list[Token]) -> tuple[str, list[Token]] | None:
     """The letter of a choice and what stands behind it, as in (C), C. 5, Option C, \\text{E: a text}."""
+    behind = len(tokens) > 3 and tokens[-3].space and spelling(tokens[-3:]) in _BEHIND
+    if behind and tokens[-4].text not in (",", ";", "and", "or"):
+        return tokens[-2].text, tokens[:-3]  # 42 (E)
     named = bool(tokens) and tokens[0].kind == "word" and tokens[0].text.casefold() in ("option", "choice")
     tokens = tokens[named:]
     opened = bool(tokens) and tokens[0].is_op("(", "[")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 
-from components.environments.math.equality.text import Token
+from components.environments.math.equality.tokens import Token
 from components.environments.math.equality.tree import Node, Unreadable
 
 DIGITS = 1500  # of one number, its exponent of ten included
@@ -81,5 +82,5 @@ def split(tokens: list[Token], *signs: str) -> tuple[list[list[Token]], list[str
     """The pieces between signs outside all brackets (see `key`), and those signs."""
     places = [index for index in outside(tokens) if key(tokens[index]) in signs]
     edges = [-1, *places, len(tokens)]
-    pieces = [tokens[begin + 1 : end] for begin, end in zip(edges, edges[1:], strict=False)]
+    pieces = [tokens[begin + 1 : end] for begin, end in pairwise(edges)]
     return pieces, [key(tokens[place]) for place in places]

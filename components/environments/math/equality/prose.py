@@ -18,8 +18,8 @@ _HEDGES = re.compile(
     r"\b(?:not|no|nope|never|neither|nor|none|nothing|cannot|wrong\w*|incorrect\w*|false|fail\w*|errors?|mistaken?s?|"
     r"either|maybe|perhaps|possibl[ey]|possibilit\w*|probably|presumably|might|could|may|guess\w*|unsure|uncertain\w*|"
     r"sure|doubt\w*|if|unless|whether|suppos\w*|assum\w*|claim\w*|say|says|said|between|least|most|than|except|give up|"
-    r"gave up|stuck|tried|try|trying|instead|however|although|though|actually|wait|hmm+|oops|sorry|rather|unlikely|likely|"
-    r"impossible|contradict\w*|somewhere|unknown|anything|alternatively|hope\w*|imagine\w*|pretend\w*|random|dunno|idk|"
+    r"gave up|stuck|tried|try|trying|instead|however|although|though|actually|wait|hmm+|oops|sorry|rather|unlikely|"
+    r"likely|impossible|contradict\w*|somewhere|unknown|anything|alternatively|hope\w*|imagine\w*|pretend\w*|random|dunno|idk|"
     r"would have been|used to|thinks?|thought|believes?d?|friend|textbook|far from|reject\w*|rule[ds]? out|without|"
     r"hardly|ignore|disregard|example|opposite|excluding|other|differs?|different)\b|n['’]t\b|\?|≠|!=|"
     r"\\(?:neq?|not)(?![a-zA-Z])",
@@ -29,9 +29,9 @@ _TURNS = re.compile(
     r"\b(?:so|therefore|thus|hence|in conclusion|finally)\b,?|,\s*but\b|\bbut (?=the |it |then |now )", re.IGNORECASE
 )
 _LINKS = re.compile(
-    r"\b(?:is|are|was|were|be|equals?|equal to|gives?|gets?|got|obtain(?:s|ed)?|have|has|had|makes?|made|costs?|becomes?|"
-    r"needs?|left with|answer|ans|result|solutions?|options?|choice|find|found|totals?|sells?|sold|spends?|spent|earns?|earned|"
-    r"pays?|paid|takes?|took|leaves?|left|receives?|saves?|saved|uses?|used|buys?|bought|eats?|ate|reads?|runs?|drives?|"
+    r"\b(?:is|are|was|were|be|equals?|equal to|gives?|gets?|got|obtain(?:s|ed)?|have|has|had|makes?|made|costs?|"
+    r"becomes?|needs?|left with|answer|ans|result|solutions?|options?|choice|find|found|totals?|sells?|sold|spends?|"
+    r"spent|earns?|earned|pays?|paid|takes?|took|leaves?|left|receives?|saves?|saved|uses?|used|buys?|bought|eats?|ate|reads?|runs?|drives?|"
     r"travels?|weighs?|owes?|walks?|produces?|collects?|scores?|contains?|holds?|wins?)\b\s*"
     r"(?:simply|just|exactly|therefore|thus|then|equal to|given by|that|a total of|in total)?[\s:*]*",
     re.IGNORECASE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cmp_to_key
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from mpmath import mp  # type: ignore
 
 from components.environments.math.equality.evaluate import Evaluation, NoValue
-from components.environments.math.equality.scalars import equal, infinite
-from components.environments.math.equality.tree import INFINITY, Node
+from components.environments.math.equality.scalars import equal
+from components.environments.math.equality.tree import INFINITY, Node, infinite
 
 _REALS = "mathbb{R}"
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
@@ -92,10 +93,7 @@ def _combine(op: str, parts: list[tuple[list[Interval], str] | None]) -> tuple[l
         return None
     result = known[0][0]
     for more, _ in known[1:]:
-        if op == "union":
-            result = [*result, *more]
-        else:
-            result = _common(result, _complement(more) if op == "minus" else more)
+        result = [*result, *more] if op == "union" else _common(result, _complement(more) if op == "minus" else more)
     return result, max(name for _, name in known)
 
 
@@ -150,7 +148,8 @@ def _complement(intervals: list[Interval]) -> list[Interval]:
 def _merge(intervals: list[Interval]) -> list[Interval]:
     """Sorted, and joined where two touch."""
     result: list[Interval] = []
-    for low, high in sorted(intervals, key=cmp_to_key(lambda one, other: _order(one[0], other[0]))):
+    by_start: Callable[[Interval, Interval], int] = lambda one, other: _order(one[0], other[0])  # noqa: E731
+    for low, high in sorted(intervals, key=cmp_to_key(by_start)):
         if not result:
             result.append((low, high))
             continue

@@ -94,9 +94,8 @@ def _quantities(gold: Node, answer: Node) -> bool:
     """Units must be the same, or convert; where one side has none, the numbers must be equal as they stand."""
     if gold.op in ("list", "set", "group") or answer.op in ("set", "group"):
         return gold.op in ("set", "list") and len(gold.args) == 1 and same(gold.args[0], answer)
-    if answer.op == "list":  # 2 hours and 30 minutes
-        return answer.text == "and" and all(p.op == "quantity" for p in answer.args) and same(
-            gold, replace(answer, op="compound", text=""))  # fmt: skip
+    if answer.op == "list":
+        return False
     if gold.op == "compound":
         return any(same(total, answer) for total in _totals(gold)[-1:])
     if answer.op == "compound":
@@ -218,7 +217,11 @@ def _collections(gold: Node, answer: Node) -> bool:
     if mine and theirs:
         return mine.keys() == theirs.keys() and all(same(value, theirs[name]) for name, value in mine.items())
     if mine:
-        return answer.op != "set" and _in_order(list(mine.values()), answer.args)
+        return (
+            answer.op != "set"
+            and not any(part.op == "rel" for part in answer.args)
+            and _in_order(list(mine.values()), answer.args)
+        )
     if theirs:
         return gold.op != "set" and _in_order(gold.args, [theirs[name] for name in sorted(theirs)])
     if gold.op == "group" and any(part.op == "rel" for part in answer.args):

@@ -11,7 +11,7 @@ from mpmath import mp  # type: ignore
 
 from components.environments.math.equality.evaluate import Evaluation, Lost, NoValue, exact
 from components.environments.math.equality.pieces import DIGITS
-from components.environments.math.equality.tree import INFINITY, Node, call, rewrite
+from components.environments.math.equality.tree import Node, call, infinite, rewrite
 
 PRECISIONS = (50, 1000)  # digits: enough to tell most values apart, and values that differ by 1e-300
 ROUNDED_DIGITS = 6  # that a decimal must show to stand for a value with endless digits
@@ -34,13 +34,6 @@ def equal(gold: Node, answer: Node) -> bool:
         return _constants(gold, answer)
     except NoValue:
         return False
-
-
-def infinite(node: Node) -> int:
-    """1 for infinity, -1 for minus infinity, else 0."""
-    if node.op == "neg":
-        return -infinite(node.args[0])
-    return int(node == INFINITY)
 
 
 def _natural(node: Node) -> Node:

@@ -1,133 +1,46 @@
-"""One spelling for one sign: what a text says, as a list of tokens of LaTeX, plain text and Python alike."""
+"""One spelling for one sign: LaTeX, plain text, Python, Markdown and Unicode as one notation."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from dataclasses import dataclass
+from functools import lru_cache
 
 _SPELLINGS = {
     "-": "−–—‐‑‒―﹣－", "*": "∗＊", "/": "⁄∕", r"\times ": "×✕✖", r"\cdot ": "·⋅∙•", r"\div ": "÷",
     r"\le ": "≤≦⩽", r"\ge ": "≥≧⩾", r"\ne ": "≠", r"\approx ": "≈", r"\equiv ": "≡", r"\infty ": "∞",
     r"\sqrt ": "√", r"\sqrt[3]": "∛", r"\sqrt[4]": "∜", r"\pm ": "±", r"\mp ": "∓", r"\cup ": "∪", r"\cap ": "∩",
-    r"\in ": "∈", r"\notin ": "∉", r"\emptyset ": "∅", r"\setminus ": "∖", r"^\circ ": "°º˚", "'": "′’‘ʹ",
+    r"\in ": "∈", r"\notin ": "∉", r"\emptyset ": "∅", r"\setminus ": "∖", r"^\circ ": "°º˚∘", "'": "′’‘ʹ",
     "''": "″", '"': "“”", r"\ldots ": "…", "(": "⟨〈", ")": "⟩〉", r"\lfloor ": "⌊",
     r"\rfloor ": "⌋", r"\lceil ": "⌈", r"\rceil ": "⌉", r"\sum ": "∑", r"\prod ": "∏", r"\int ": "∫", r"\mid ": "∣",
     r"\nmid ": "∤", r"\forall ": "∀", r"\exists ": "∃", r"\to ": "→", r"\implies ": "⇒", r"\iff ": "⇔",
     r"\angle ": "∠", r"\triangle ": "△", r"\mathbb{R}": "ℝ", r"\mathbb{Z}": "ℤ", r"\mathbb{N}": "ℕ",
-    r"\mathbb{Q}": "ℚ", r"\mathbb{C}": "ℂ", r"\phi ": "ϕφ", r"\epsilon ": "ϵε", r"\theta ": "ϑθ", ".": "。", ",": "，、",
+    r"\mathbb{Q}": "ℚ", r"\mathbb{C}": "ℂ", r"\phi ": "ϕφ", r"\epsilon ": "ϵε", r"\theta ": "ϑθ",
+    ".": "。", ",": "，、", "/1000": "‰", r"\text{ m}^2": "㎡", r"\text{ m}^3": "㎥", r"\Omega ": "\u2126",
     "": "\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\ufeff\u00ad",
 }  # fmt: skip
-_GREEK = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "omicron",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-    "upsilon",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-    "Gamma",
-    "Delta",
-    "Theta",
-    "Lambda",
-    "Xi",
-    "Pi",
-    "Sigma",
-    "Phi",
-    "Psi",
-    "Omega",
-]
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi chi "
+    "psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+)
+GREEK = frozenset(_GREEK.split())
 _SIGNS = {ord(sign): spelling for spelling, signs in _SPELLINGS.items() for sign in signs}
 _SIGNS |= {
     ord(unicodedata.lookup(f"GREEK {'SMALL' if name.islower() else 'CAPITAL'} LETTER {spelled}")): f"\\{name} "
-    for name in _GREEK
+    for name in GREEK
     for spelled in [name.upper().replace("LAMBDA", "LAMDA")]
     if name not in ("epsilon", "theta", "phi")
 }
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢ"
 _LEVEL = str.maketrans(_RAISED + _LOWERED, "0123456789+-()ni" * 2)
 
-GREEK = frozenset(_GREEK)
-_ALIASES = {
-    "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "leq": "le", "geq": "ge",
-    "leqslant": "le", "geqslant": "ge", "neq": "ne", "varnothing": "emptyset", "infin": "infty", "lbrace": "{",
-    "rbrace": "}", "dots": "ldots", "cdots": "ldots", "dotsc": "ldots", "varphi": "phi",
-    "varepsilon": "epsilon", "vartheta": "theta", "lbrack": "[", "rbrack": "]", "bmod": "pmod", "mod": "pmod",
-    "arcctg": "arccot", "ctg": "cot", "tg": "tan", "arctg": "arctan", "backslash": "setminus", "land": "wedge",
-    "lor": "vee", "rightarrow": "to", "Rightarrow": "implies", "divides": "mid", "cosec": "csc",
-}  # fmt: skip
-_PLAIN = {
-    "lt": "<", "gt": ">", "ast": "*", "colon": ":", "vert": "|", "lvert": "|", "rvert": "|", "div": "/", "%": "%",
-    "$": "$", "#": "#", "&": "&", "_": "_", "lbrack": "[", "rbrack": "]", "cdotp": "*", "cdot": "*", "times": "*",
-    "langle": "(",
-    "rangle": ")",
-    "lparen": "(", "rparen": ")", "prime": "'", "euro": "€", "pounds": "£",
-}  # fmt: skip
-_QUOTING = frozenset(
-    [
-        "text",
-        "textrm",
-        "textbf",
-        "textit",
-        "textsf",
-        "texttt",
-        "textnormal",
-        "textup",
-        "mbox",
-        "hbox",
-        "mathrm",
-        "operatorname",
-    ]
-)
-_STYLING = frozenset(
-    [
-        "mathbf",
-        "mathit",
-        "mathsf",
-        "mathtt",
-        "boldsymbol",
-        "bm",
-        "emph",
-        "underline",
-        "ensuremath",
-        "boxed",
-        "fbox",
-        "mathcal",
-    ]
-)
-
 _BOLD = re.compile(r"(?<![\w*)\]}])(\*{2,3})(?=[^\s*])([^*\n]+?)(?<=\S)\1(?![\w*(\[{\\])")
 _WHOLLY = re.compile(
     r"^(?:#{1,6} (.+)|\*\*\s*([^*\n]+?)\s*\*\*|\*([^*\n]+)\*|__([^_\n]+)__|\"([^\"\n]*)\"|'([^'\n]*)')$"
 )
 _FENCE = re.compile(r"```\w*|`")
-_ENTITY = {
-    "&lt;": "<",
-    "&gt;": ">",
-    "&nbsp;": " ",
-    "&amp;": "&",
-    "&le;": "≤",
-    "&ge;": "≥",
-    "&minus;": "-",
-    "per cent": "percent",
-}
+_SPELLED = {"&lt;": "<", "&gt;": ">", "&nbsp;": " ", "&amp;": "&", "&le;": "≤", "&ge;": "≥", "&minus;": "-",
+           "per cent": "percent", r"\degree": r"^\circ "}  # fmt: skip
 _ROW = re.compile(r"\\\\(?:\[[^\]]{0,20}\])?")
 _SIZES = re.compile(
     r"\\(?:left|right|middle)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|"
@@ -142,7 +55,8 @@ _ROW_MARK = "\x01"
 _MODULES = re.compile(r"(?<![\w.])(?:math|cmath|np|numpy|sympy|sp|mpmath|mp)\.(?=[A-Za-z])")
 _CELSIUS = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?:\\(?:text|mathrm|rm)\s*\{?\s*)?([CF])\b\s*\}?")
 _UNION = re.compile(r"(?<=[)\]])\s*U\s*(?=[(\[])")
-_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=\d)")
+_TIMES = re.compile(r"(?<=\d)\s*(?:\\text\{\s*)?[xX]\s*\}?\s*(?=\d)")
+_EXPONENT = re.compile(r"(?<=\d)\s?\\(?:text|mathrm)\{([eE])\}\s?(?=[-+]?\d)")
 _SPACED = re.compile(r"(?<![\w.,^])(?<!\d )\d{1,3}(?: \d{3})+(?!\d)(?! ?[/\d])")
 _GROUPED = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?!\d)(?!,\d)")
 _ENCLOSED = re.compile(r"(?:[(\[]|(?<![a-zA-Z]){)\s*(?:-\s*)?$")
@@ -150,36 +64,8 @@ _OTHER_GROUPS = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:_\d{3})+|(?:'\d{3})+|(?:\.
 _INDIAN = re.compile(r"(?<![\w.,({\[])\d{1,2}(?:,\d{2})+,\d{3}(?![\w.,])")
 _FRACTION_GROUPS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?![\d/])")
 
-_TOKEN = re.compile(
-    r"(?P<num>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<word>[ap]\.\s?m\b\.?|[^\W\d_]+)|"
-    r"\\(?P<cmd>[a-zA-Z]+\*?|.)|(?P<op>\*\*|<=|>=|!=|==|->|:=|[^\s\w\\]|_)",
-    re.ASCII | re.DOTALL,
-)
 
-
-@dataclass(frozen=True)
-class Token:
-    """A piece of a text.
-
-    Attributes:
-        kind: ``num``, ``word`` (letters), ``cmd`` (of LaTeX, without its backslash) or ``op`` (any other sign).
-        text: Its spelling.
-        space: Whether a blank stands before it.
-        quoted: Whether it stands in upright text, as in ``\\text{cm}``: a word, then, and no product of letters.
-    """
-
-    kind: str
-    text: str
-    space: bool = False
-    quoted: bool = False
-
-    def is_op(self, *signs: str) -> bool:
-        return self.kind == "op" and self.text in signs
-
-    def is_cmd(self, *names: str) -> bool:
-        return self.kind == "cmd" and self.text in names
-
-
+@lru_cache(maxsize=64)  # each reading of one answer begins with it
 def clean(text: str, answer: bool = False) -> str:
     """The text with one spelling of each sign, without typesetting and Markdown, its digits no longer in groups.
 
@@ -187,9 +73,9 @@ def clean(text: str, answer: bool = False) -> str:
         text: What was written.
         answer: Whether a policy wrote it; groups as in 12,34,567 are read only then, since a gold answer may list.
     """
-    for entity, sign in _ENTITY.items():
+    for entity, sign in _SPELLED.items():
         text = text.replace(entity, sign)
-    text = _level(_FENCE.sub("", text).replace(r"\degree", r"^\circ ").strip().translate(_SIGNS))
+    text = _level(_FENCE.sub("", text).strip().translate(_SIGNS))
     text = "".join(map(_fraction, text)) if not text.isascii() else text
     text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
     text = unmarked(text)
@@ -197,14 +83,14 @@ def clean(text: str, answer: bool = False) -> str:
     text = _BLANKS.sub(lambda space: "" if space[0] == "\\!" else " ", _dollars(text)).replace(_ROW_MARK, r" \\ ")
     text = _UNION.sub(r" \\cup ", text)
     text = _MODULES.sub("", _CELSIUS.sub(r"\\text{ deg\1}", re.sub(" {2,}", " ", text)))
-    text = _bare(_TIMES.sub(" * ", _ungroup(text, answer)).strip())
+    text = _bare(_EXPONENT.sub(r"\1", _TIMES.sub(" * ", _ungroup(text, answer))).strip())
     return text.rstrip(".,;: ") if not text.endswith("...") else text[:-3] + r"\ldots"
 
 
 def _bare(text: str) -> str:
-    """The text without the braces that hold all of it, unless they hold a list."""
+    """The text without the braces that hold all of it, unless they hold a set."""
     depth = 0
-    for index, sign in enumerate(text if text[:1] == "{" and text[-1] == "}" and "," not in text else ""):
+    for index, sign in enumerate(text if text[:1] == "{" and text[-1] == "}" and not {*",|:"} & {*text} else ""):
         depth += (sign == "{") - (sign == "}")
         if not depth:
             return _bare(text[1:-1].strip()) if index == len(text) - 1 else text
@@ -219,7 +105,10 @@ def unmarked(text: str) -> str:
 
 
 def _level(text: str) -> str:
-    """Raised and lowered signs as powers and indices."""
+    """Raised and lowered signs as powers and indices, and around a slash as a fraction."""
+    text = re.sub(f"([{_RAISED}]+)[⁄/]([{_LOWERED}]+)", r"\\frac{\1}{\2}", text)
+    if r"\frac{" in text:
+        text = re.sub(r"\\frac\{[^{}]*\}\{[^{}]*\}", lambda one: one[0].translate(_LEVEL), text)
     text = re.sub(f"[{_RAISED}]+", lambda run: f"^{{{run[0].translate(_LEVEL)}}}", text)
     return re.sub(f"[{_LOWERED}]+", lambda run: f"_{{{run[0].translate(_LEVEL)}}}", text)
 
@@ -256,62 +145,3 @@ def _ungroup(text: str, answer: bool) -> str:
         return match[0] if enclosed and not spaced_list else join(match)
 
     return _GROUPED.sub(commas, text)
-
-
-def tokenise(text: str) -> list[Token]:
-    """The tokens of a cleaned text. Braces that only enclose upright or styled text are left out."""
-    tokens: list[Token] = []
-    closers: list[str] = []  # of the open braces: "quoted", "styled" or "kept"
-    opening, space, position = "", False, 0
-    for match in _TOKEN.finditer(text):
-        space = space or match.start() > position
-        position = match.end()
-        kind, piece = str(match.lastgroup), match[match.lastgroup or 0]
-        if kind == "cmd":
-            name = piece.rstrip("*")
-            if name in _QUOTING or name in _STYLING:
-                opening = "quoted" if name in _QUOTING else "styled"
-                continue
-            if name == "mathbb":
-                opening = "set"
-                continue
-            if name in _PLAIN:
-                kind, piece = "op", _PLAIN[name]
-            else:
-                piece = _ALIASES.get(name, name) or name
-        if kind == "op" and piece == "{" and opening != "set":
-            closers.append(opening or "kept")
-            opening, hidden = "", bool(opening)
-            if hidden:
-                space = True
-                continue
-        elif kind == "op" and piece == "}" and closers:
-            if closers.pop() != "kept":
-                continue
-        elif opening == "set":
-            if piece == "{":
-                closers.append("styled")
-                continue
-            kind, piece = "cmd", f"mathbb{{{piece}}}"
-        if kind == "word" and piece[1:2] == ".":
-            piece = piece[0] + "m"
-        tokens.append(Token(kind, piece, space, "quoted" in closers or opening == "quoted"))
-        opening = ""
-        space = False
-    return tokens
-
-
-def spelling(tokens: list[Token], fold: bool = False) -> str:
-    """The tokens as a text that compares what cannot be read as mathematics; `fold` makes words lower-case."""
-    words = []
-    for index, token in enumerate(tokens):
-        lone = token.is_op("{") and tokens[index + 2 : index + 3] and tokens[index + 2].is_op("}")
-        if token.is_op(".", '"') or lone or (token.is_op("}") and index > 1 and tokens[index - 2].is_op("{")):
-            continue
-        word = token.text.casefold() if fold and token.kind == "word" and len(token.text) > 1 else token.text
-        words.append(_number(word))
-    return " ".join(words)
-
-
-def _number(word: str) -> str:
-    return word.rstrip("0").rstrip(".") if re.fullmatch(r"\d+\.\d*", word, re.ASCII) else word

@@ -85,3 +85,10 @@ def shown(node: Node) -> str:
     """A tree as a text; equal trees have equal texts."""
     value = node.number if node.op == "num" else node.text
     return f"{value}" if not node.args else f"{node.op}{node.text}({','.join(map(shown, node.args))})"
+
+
+def infinite(node: Node) -> int:
+    """1 for infinity, -1 for minus infinity, else 0."""
+    if node.op == "neg":
+        return -infinite(node.args[0])
+    return int(node == INFINITY)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from fractions import Fraction
 
-from components.environments.math.equality.text import Token
+from components.environments.math.equality.tokens import Token
 from components.environments.math.equality.tree import ZERO, Node, Unreadable
 from components.environments.math.equality.words import STOP, letters, listed, mathematical
 
@@ -43,6 +43,7 @@ A: A,ampere,amp
 Hz: Hz,hz,hertz; kHz,khz=1000; MHz=1000000
 Pa: Pa,pascal; kPa=1000
 mol: mol,mole
+Omega: Omega,ohm
 byte: byte,B; kB,KB,kilobyte=1000; MB,megabyte=1000000
 bit: bit
 """
@@ -68,12 +69,13 @@ def _table() -> dict[str, tuple[Fraction, str]]:
 
 
 _UNITS = _table()
+_MILLI = listed("mm mg ml ms mw mv ma mj mhz mpa mb")  # and not mega-, which is spelled M
 _LETTERS = listed("m g s h L l N J W V A K")  # units of one letter
 
 
 def singular(word: str) -> str:
-    """A counted thing in the singular, in small letters."""
-    word = word.casefold()
+    """A counted thing in the singular, in small letters unless it may be the sign of a unit."""
+    word = word.casefold() if len(word) > 3 else word
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     for ending, replacement in (("ies", "y"), ("xes", "x"), ("shes", "sh"), ("ches", "ch"), ("sses", "ss")):
@@ -84,10 +86,9 @@ def singular(word: str) -> str:
 
 def known(word: str) -> tuple[Fraction, str] | None:
     """A listed unit: its factor and its base."""
-    for spelled in (word, word.casefold(), singular(word)):
-        if spelled in _UNITS and (len(word) > 1 or word in _UNITS):
-            return _UNITS[spelled]
-    return None
+    if word in _UNITS or len(word) == 1 or word.casefold() in _MILLI:
+        return _UNITS.get(word)
+    return _UNITS.get(word.casefold()) or _UNITS.get(singular(word))
 
 
 def may_begin(token: Token, lone: bool) -> bool:
@@ -98,7 +99,7 @@ def may_begin(token: Token, lone: bool) -> bool:
         lone: Whether a bare single letter after a blank counts, as in ``18 m``, which may also be 18 times m.
     """
     word = token.text
-    if token.is_op(*MONEY):
+    if token.is_op(*MONEY) or (lone and token.is_cmd("Omega")):
         return True
     if token.kind != "word" or word.casefold() in STOP:
         return False
@@ -106,7 +107,7 @@ def may_begin(token: Token, lone: bool) -> bool:
         return word in _LETTERS and (token.quoted or (lone and token.space))
     if word.casefold() in ("square", "sq", "cubic", "cu"):
         return True
-    if token.quoted or known(word) is not None or word in _SPEEDS or word.casefold() in _EMPTY:
+    if word in CODES or token.quoted or known(word) is not None or word in _SPEEDS or word.casefold() in _EMPTY:
         return word != "in" or token.quoted
     return not mathematical(word) and not letters(word)
 
@@ -138,6 +139,8 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
         elif token.is_cmd("frac"):
             above, below = _halves(tokens[index:])
             return unit([*tokens[: index - 1], *above, Token("op", "/"), *below])
+        elif token.text == "US":
+            continue
         elif token.kind == "word" and word in ("square", "sq", "cubic", "cu"):
             power = 3 if word[0] == "c" else 2
         elif token.kind == "word" and word in _EMPTY and word not in ("rad",):
@@ -145,7 +148,7 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
             power = 1
         elif token.kind == "word" and word == "in" and index < len(tokens) and tokens[index].text in ("total", "all"):
             index += 1
-        elif (token.kind == "word" and word not in STOP) or token.is_op(*MONEY):
+        elif (token.kind == "word" and word not in STOP) or token.is_op(*MONEY) or token.is_cmd("Omega"):
             exponent, used = _raised(tokens[index:])
             index += used
             count += 1

@@ -35,7 +35,7 @@ STOP = listed(
     "however except instead rather too also wait actually yes all any some every none other sqrt sin cos tan log ln pi "
     "i we you he she they do does did has have had mean means prime composite real integer integers positive negative "
     "works work fails fail holds hold wins win loses lose satisfies exists converges diverges occurs suffices seems "
-    "squared cubed divides exceeds let ans solution solutions value values undefined mixed decimal binary"
+    "ths squared cubed divides exceeds let ans solution solutions value values undefined mixed decimal binary"
 )
 
 

@@ -67,7 +67,7 @@ class Vllm(Engine):
             held_share=params.gpu_memory if ours else 0.0,
             number_bytes=4 if params.dtype == "float32" else 2,
             cache_bytes=None,
-            keys={"devices": "engine.servers × engine.tensor_parallel", "held": "engine.gpu_memory",
+            keys={"gpus": "engine.servers × engine.tensor_parallel", "held": "engine.gpu_memory",
                   "weights": "engine.gpu_memory or engine.tensor_parallel"},
         )  # fmt: skip
 

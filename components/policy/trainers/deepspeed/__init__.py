@@ -46,7 +46,7 @@ class DeepSpeed(Trainer):
         return TrainerLayout(
             on_gpu=True, processes=params.processes, zero_stage=params.zero_stage, offload=params.offload,
             keys={
-                "devices": "update.processes",
+                "gpus": "update.processes",
                 "weights": "update.zero_stage (3 parts the weights among processes) or update.processes",
                 "gathered weights": "update.processes",
                 "gradients": "update.zero_stage (2 parts the gradients among processes) or update.processes",

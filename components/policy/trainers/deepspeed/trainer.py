@@ -18,17 +18,20 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from components.errors import UserError
 from components.policy.faults import first_error
 from components.policy.trainers.base import Trainer, Update
-from components.policy.trainers.deepspeed import DeepSpeedParams
 from components.registry import loaded_plugins
 from components.storage import read_json, write_json, write_parquet
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
+
+if TYPE_CHECKING:
+    from components.policy.trainers.deepspeed import DeepSpeedParams
 
 WORKER = "components.policy.trainers.deepspeed.worker"
 logger = logging.getLogger("trace")
@@ -55,8 +58,8 @@ class DeepSpeedTrainer(Trainer):
             job |= {"temperature": self.temperature, "threads": self.threads, "settings": self.settings.model_dump()}
             write_json(folder / "job.json", job | {"plugins": loaded_plugins()})
             launch(WORKER, [folder], self.settings.processes, self.threads, target.parent / "deepspeed.log")
-            metrics, told = read_json(folder / "metrics.json"), read_json(folder / "told.json")
-        for level, message in told:  # the run's log is this process's
+            metrics, lines = read_json(folder / "metrics.json"), read_json(folder / "log.json")
+        for level, message in lines:  # the run's log is this process's
             logger.log(level, message)
         metrics = {key: float("nan") if value is None else value for key, value in metrics.items()}
         terms = terms_of(forest, self.settings.advantage)

@@ -176,8 +176,9 @@ def engine_config(settings: DeepSpeedParams) -> dict[str, Any]:
 
 def run(folder: Path) -> None:
     """Takes the steps that the folder's job asks for; the first process writes the metrics last."""
-    job, told = read_json(folder / "job.json"), _Told()
-    logging.getLogger("trace").handlers = [told]
+    job, kept = read_json(folder / "job.json"), _Kept()
+    log = logging.getLogger("trace")
+    log.handlers, log.level, log.propagate = [kept], logging.INFO, False
     load_plugins(job["plugins"])
     settings = DeepSpeedParams.model_validate(job["settings"])
     policy, target, seed, fresh = Path(job["policy"]), Path(job["target"]), job["seed"], job["fresh"]
@@ -193,11 +194,11 @@ def run(folder: Path) -> None:
     learner.save(policy, target, fresh)
     print(f"process {learner.rank}: {seconds:.3f} s for {count} steps, {peak_memory() / 2**20:.0f} MiB at the most")
     if learner.rank == 0:
-        write_json(folder / "told.json", told.lines)
+        write_json(folder / "log.json", kept.lines)
         write_json(folder / "metrics.json", metrics)
 
 
-class _Told(logging.Handler):
+class _Kept(logging.Handler):
     """Keeps what is logged, for the run's own log, and prints it."""
 
     def __init__(self) -> None:
@@ -217,7 +218,7 @@ def peak_memory() -> int:
 
 
 def main(folders: list[Path]) -> None:
-    """Joins the other processes, and runs the jobs of some folders; an error that can be told is written there."""
+    """Joins the other processes, and runs the jobs of some folders; an error of one line is written there."""
     Thread(target=_end_with_parent, daemon=True).start()
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # for inference only, and compiled for minutes
     deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo", auto_mpi_discovery=False)

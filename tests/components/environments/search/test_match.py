@@ -13,7 +13,8 @@ from components.allocation.anchors import Belief
 from components.allocation.utilities import contrast, root_utility
 from components.environments.base import Prompt
 from components.environments.search import Search, SearchParams
-from components.environments.search.match import MATCH, exact_match, f1
+from components.environments.search.match import MATCH
+from components.environments.search.match import f1 as f1_of_forms
 from components.environments.search.questions import make_prompt
 from components.environments.verify import verify
 from components.tree.anchors import SUCCESS
@@ -22,6 +23,10 @@ from components.tree.groups import CONSTANT, why_dropped
 
 def judge(**section) -> Search:
     return Search(SearchParams(**section))
+
+
+def f1(answer: str, gold: str, match: str = "careful") -> float:
+    return f1_of_forms(MATCH[match](answer)[0], MATCH[match](gold)[0])
 
 
 BINARY, GRADED = judge(), judge(graded=True)
@@ -68,7 +73,6 @@ PAIRS = {
 def test_pairs(verdicts, gold, answer):
     prompt = make_prompt("?", gold, ["no such thing"])
     for match, same in zip(MATCH, verdicts, strict=True):
-        assert exact_match(answer, gold, match) == bool(same), match
         assert judge(match=match).score(prompt, answer) == same, match
         if same:
             assert f1(answer, gold, match) == 1.0 or "-" in gold + answer or "/" in gold + answer
@@ -100,7 +104,7 @@ def test_f1_is_symmetric_bounded_and_1_for_the_same(match, answer, gold):
     assert f1(answer, gold, match) == f1(gold, answer, match)
     if gold.split():
         assert f1(gold, gold, match) == 1.0
-        assert exact_match(gold, gold, match)
+        assert judge(match=match).score(make_prompt("?", gold, []), gold) == 1.0
 
 
 def test_rewards_over_aliases_binary_and_graded():

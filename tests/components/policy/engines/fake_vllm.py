@@ -16,7 +16,7 @@ class _Http(ThreadingHTTPServer):
 
 @dataclass
 class FakeVllm:
-    """Its "weights" are the folder that it was told to load; the first sampled token depends on them alone."""
+    """Its "weights" are the folder that it loaded last; the first sampled token depends on them alone."""
 
     settings: dict[str, Any] = field(
         default_factory=lambda: {

@@ -15,6 +15,7 @@ from components.policy.checkpoint import load_model, shared_model
 from components.policy.engines.base import Completion, Request
 from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine, uniform
+from tests.components.policy.forests import plain_logprobs
 
 PROMPTS = [[3, 8, 20, 9, 60, 4], [3, 8, 21, 9, 8, 22, 9, 61, 4]]
 
@@ -26,19 +27,13 @@ def engine(random_policy: Path) -> TransformersEngine:
     return engine
 
 
-def flat_logprobs(policy: Path, history: list[int], sampled: list[int], temperature: float = 1.0) -> np.ndarray:
-    """Log-probabilities of `sampled` after `history`, by one plain forward pass."""
-    with torch.inference_mode():
-        logits = load_model(policy).eval()(torch.tensor([history + sampled])).logits[0] / temperature
-    logprobs = torch.log_softmax(logits, -1)[len(history) - 1 : -1]
-    return logprobs.gather(1, torch.tensor(sampled)[:, None])[:, 0].numpy()
-
-
 def assert_exact(
     policy: Path, requests: list[Request], completions: list[Completion], temperature: float = 1.0
 ) -> None:
+    """The engine's log-probabilities are those of plain forward passes."""
+    model = load_model(policy).eval()
     for request, completion in zip(requests, completions, strict=True):
-        expected = flat_logprobs(policy, request.token_ids, completion.token_ids, temperature)
+        expected = plain_logprobs(model, request.token_ids, completion.token_ids, temperature).numpy()
         np.testing.assert_allclose(completion.logprobs, expected, atol=2e-5)
 
 

@@ -12,29 +12,31 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from tests.components.policy.fake_vllm import FakeVllm
 
 from components.errors import UserError
 from components.params.root import compose
-from components.policy.engines import ENGINES
-from components.policy.engines.base import EngineParams, Request
-from components.policy.engines.vllm import check
+from components.policy.engines.base import Request
+from components.policy.engines.vllm import Vllm, VllmParams, server
 from components.policy.engines.vllm import client as vllm_client
 from components.policy.engines.vllm.colocated import ColocatedVllmEngine
 from components.policy.engines.vllm.engine import VllmEngine
 from components.policy.engines.vllm.launch import ROOT, launch
+from components.policy.faults import first_error
+from tests.components.policy.engines.fake_vllm import FakeVllm
 
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeVllm]]:
     monkeypatch.setattr(vllm_client, "FIRST_PAUSE", 0.02)
-    servers = [FakeVllm() for _ in range(2)]
-    yield servers
-    for server in servers:
-        server.kill()
+    made = [FakeVllm() for _ in range(2)]
+    yield made
+    for fake in made:
+        fake.kill()
 
 
 @pytest.fixture
@@ -45,9 +47,9 @@ def policies(tmp_path: Path) -> list[Path]:
     return [tmp_path / "first", tmp_path / "second"]
 
 
-def settings(fakes: list[FakeVllm], **values: object) -> EngineParams:
+def settings(fakes: list[FakeVllm], **values: object) -> VllmParams:
     known = {"name": "vllm", "servers": [fake.url for fake in fakes], "patience": 0.5, "temperature": 0.6}
-    return EngineParams.model_validate(known | values)
+    return VllmParams.model_validate(known | values)
 
 
 @pytest.fixture
@@ -194,8 +196,8 @@ def test_usable_from_several_threads_at_once(engine):
 
 
 def test_the_number_of_servers_decides_where_sampling_happens():
-    assert isinstance(ENGINES["vllm"](EngineParams(name="vllm", servers=0)), ColocatedVllmEngine)
-    assert isinstance(ENGINES["vllm"](EngineParams(name="vllm", servers=2)), VllmEngine)
+    assert isinstance(Vllm.make(VllmParams(servers=0)), ColocatedVllmEngine)
+    assert isinstance(Vllm.make(VllmParams(servers=2)), VllmEngine)
 
 
 @pytest.mark.parametrize(
@@ -209,28 +211,85 @@ def test_the_number_of_servers_decides_where_sampling_happens():
     ],
 )
 def test_what_cannot_work_is_said_before_a_run_starts(values, message, monkeypatch):
-    monkeypatch.setattr("components.policy.engines.vllm.engine.find_spec", lambda name: None)
+    monkeypatch.setattr("components.policy.engines.vllm.find_spec", lambda name: None)
     with pytest.raises(UserError, match=message):
-        check(compose({"engine": {"name": "vllm", **values}, "policy": {"hidden": 128}}))
+        Vllm.check(compose({"engine": {"name": "vllm", **values}, "policy": {"hidden": 128}}))
 
 
 def test_heads_too_small_for_vllm_are_said_before_a_run_starts():
     with pytest.raises(UserError, match=r"policy\.hidden=64: vLLM needs a multiple of 128"):
-        check(compose({"engine": {"name": "vllm"}}))
+        Vllm.check(compose({"engine": {"name": "vllm"}}))
+
+
+LOG = """\
+WARNING 11-30 10:00:00 [importing.py:53] Failed to import kernels: ModuleNotFoundError: No module named 'triton'
+INFO 11-30 10:00:01 [core.py:1] the next Error: is none
+(EngineCore_DP0 pid=7) ERROR 11-30 10:00:02 [core.py:700] Traceback (most recent call last):
+(EngineCore_DP0 pid=7) ERROR 11-30 10:00:02 [core.py:700]   File "x.py", line 1, in sample
+(EngineCore_DP0 pid=7) ERROR 11-30 10:00:02 [core.py:700] RuntimeError: CPU Generator does not use offset
+(APIServer pid=6) vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See above.
+(APIServer pid=6) RuntimeError: Engine core initialization failed.
+shutting down
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (LOG, "RuntimeError: CPU Generator does not use offset"),
+        ("[rank1]: torch.OutOfMemoryError: full\n[rank0]: RuntimeError: gone\n", "torch.OutOfMemoryError: full"),
+        ("ValueError: no such model\nbye\n", "ValueError: no such model"),
+        ("starting\nKilled\n\n", "Killed"),
+        ("", "its log is empty"),
+    ],
+)
+def test_first_error_of_a_log_is_its_cause(tmp_path, log, cause):
+    (tmp_path / "log").write_text(log)
+    assert first_error(tmp_path / "log") == cause
 
 
 def test_a_server_that_does_not_start_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the log stays for the user to read
     fake = tmp_path / "python"
-    fake.write_text("#!/bin/sh\necho 'ValueError: no such model' >&2\necho bye\nexit 3\n")
+    (tmp_path / "printed").write_text(LOG)
+    fake.write_text(f"#!/bin/sh\ncat {tmp_path}/printed >&2\nexit 3\n")
     fake.chmod(0o755)
-    with pytest.raises(UserError, match="did not start: it ended with code 3: ValueError: no such model"):
-        launch(EngineParams(name="vllm", python=str(fake)), tmp_path)
+    with pytest.raises(UserError, match="did not start: it ended with code 3: RuntimeError: CPU Generator does"):
+        launch(VllmParams(python=str(fake)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "given", "expected"),
+    [
+        (True, ["--max-model-len", "16384", "--max-num-seqs", "256"], "16384"),
+        (True, ["--max-model-len", "128", "--max-num-seqs", "4000"], "4000"),
+        (True, ["--max-model-len", "128"], "2048"),
+        (True, [], "8192"),  # as the checkpoint says
+        (False, ["--max-model-len", "16384"], None),
+    ],
+)
+def test_prompts_are_prefilled_whole_on_the_cpu(monkeypatch, tmp_path, cpu, given, expected):
+    """In parts, with a seed, they end the engine."""
+    served: list[list[str]] = []
+    (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 8192}))
+    platforms = SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: cpu))
+    entry = SimpleNamespace(main=lambda: served.append(sys.argv[1:]))
+    for name in ("vllm", "vllm.entrypoints", "vllm.entrypoints.launchers", "vllm.entrypoints.launchers.api_server"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    monkeypatch.setitem(sys.modules, "vllm.entrypoints.launchers.api_server.entry", entry)
+    monkeypatch.setattr(sys, "argv", ["server", "--model", str(tmp_path), *given])
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    server.main()
+    (flags,) = served
+    assert flags[-len(given) - 2 :] == ["--model", str(tmp_path), *given]
+    assert ("--no-enable-chunked-prefill" in flags) == cpu
+    assert dict(pairwise(flags)).get("--max-num-batched-tokens") == expected
 
 
 def test_a_server_ends_when_the_run_that_started_it_is_gone():
     """Its standard input closes then, however the run ended."""
-    code = "from components.policy.vllm_server import _stop_with_parent; print('up', flush=True); _stop_with_parent()"
+    code = "from components.policy.engines.vllm import server; print('up', flush=True); server._stop_with_parent()"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,

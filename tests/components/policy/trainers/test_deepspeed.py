@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,7 +23,8 @@ from components.policy.checkpoint import load_model
 from components.policy.packing.batches import micro_batches
 from components.policy.renderer import Renderer
 from components.policy.trainers.base import UpdateParams
-from components.policy.trainers.deepspeed.trainer import DeepSpeedTrainer, launch
+from components.policy.trainers.deepspeed import DeepSpeedParams
+from components.policy.trainers.deepspeed.trainer import WORKER, DeepSpeedTrainer, launch
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.policy.trainers.trainable import load_moments
 from components.storage import content_hash, write_json, write_parquet
@@ -32,7 +34,6 @@ from tests.components.policy.forests import forest
 
 pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
 
-WORKER = "components.policy.trainers.deepspeed.worker"
 STAGES = (0, 1, 2, 3)
 ONE_STEP = UpdateParams(advantage="grpo", epochs=1, minibatches=1)
 SMALL = {"micro_batch_tokens": 60, "minibatches": 2, "epochs": 2}  # several batches in some steps, one in others
@@ -43,15 +44,13 @@ def trees() -> Forest:
     return forest([1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0], [1.0, 0.0])
 
 
-def settings(processes: int, stage: int, **changes: Any) -> UpdateParams:
-    chosen = ONE_STEP.model_dump() | {"trainer": "deepspeed", "processes": processes, "zero_stage": stage} | changes
-    return UpdateParams.model_validate(chosen)
+def settings(processes: int, stage: int, **changes: Any) -> DeepSpeedParams:
+    chosen = ONE_STEP.model_dump() | {"name": "deepspeed", "processes": processes, "zero_stage": stage} | changes
+    return DeepSpeedParams.model_validate(chosen)
 
 
-def one_process(chosen: UpdateParams) -> UpdateParams:
-    return UpdateParams.model_validate(
-        chosen.model_dump() | {"trainer": "torch", "processes": 1, "zero_stage": 0, "offload": False}
-    )
+def one_process(chosen: DeepSpeedParams) -> UpdateParams:
+    return UpdateParams.model_validate({key: getattr(chosen, key) for key in UpdateParams.model_fields})
 
 
 @dataclass
@@ -60,15 +59,15 @@ class Launch:
 
     root: Path
     processes: int
-    jobs: dict[str, tuple[UpdateParams, Path, Forest]] = field(default_factory=dict)
+    jobs: dict[str, tuple[DeepSpeedParams, Path, Forest]] = field(default_factory=dict)
 
-    def add(self, name: str, chosen: UpdateParams, policy: Path, given: Forest | None = None) -> Path:
+    def add(self, name: str, chosen: DeepSpeedParams, policy: Path, given: Forest | None = None) -> Path:
         folder = self.root / name
         folder.mkdir()
         given = given or trees()
         write_parquet(folder / "forest.parquet", given.to_table())
         job = {"policy": policy, "target": folder / "next", "seed": 0, "fresh": False, "temperature": 1.0}
-        write_json(folder / "job.json", job | {"threads": 1, "settings": chosen.model_dump()})
+        write_json(folder / "job.json", job | {"threads": 1, "settings": chosen.model_dump(), "plugins": []})
         self.jobs[name] = (chosen, policy, given)
         return folder / "next"
 
@@ -80,6 +79,9 @@ class Launch:
 
     def metrics(self, name: str) -> dict[str, float]:
         return dict(json.loads((self.root / name / "metrics.json").read_text()))
+
+    def log(self, name: str) -> list[tuple[int, str]]:
+        return [(level, line) for level, line in json.loads((self.root / name / "log.json").read_text())]
 
     def reference(self, name: str, policy: Path | None = None) -> Path:
         """The policy that the one-process trainer makes of the same job."""
@@ -103,23 +105,21 @@ def assert_same_step(got: Path, expected: Path, atol: float = 1e-5) -> None:
         torch.testing.assert_close(a[name]["exp_avg_sq"], b[name]["exp_avg_sq"], atol=1e-8, rtol=0)
 
 
-def jobs_of_every_stage(root: Path, processes: int, policy: Path) -> Launch:
-    made = Launch(root, processes)
-    for stage in STAGES:
-        made.add(f"stage-{stage}", settings(processes, stage, **SMALL), policy)
-    return made
-
-
 @pytest.fixture(scope="module")
 def one(tmp_path_factory, random_policy) -> Launch:
-    made = jobs_of_every_stage(tmp_path_factory.mktemp("one"), 1, random_policy)
+    made = Launch(tmp_path_factory.mktemp("one"), 1)
+    for stage in STAGES:
+        made.add(f"stage-{stage}", settings(1, stage, **SMALL), random_policy)
     made.run()
     return made
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, random_policy) -> Launch:
-    made = jobs_of_every_stage(tmp_path_factory.mktemp("two"), 2, random_policy)
+    made = Launch(tmp_path_factory.mktemp("two"), 2)
+    made.add("bf16-3", settings(2, 3, dtype="bf16"), random_policy)
+    for stage in STAGES:
+        made.add(f"stage-{stage}", settings(2, stage, **SMALL), random_policy)
     made.add("again", settings(2, 3, **SMALL), random_policy)
     made.add("uneven", settings(2, 3, micro_batch_tokens=60), random_policy)
     made.add("goes-on", settings(2, 2), made.policy("stage-2"))
@@ -203,6 +203,14 @@ def test_bf16_computes_the_same_as_in_one_process_and_keeps_fp32_weights(two):
         torch.testing.assert_close(got[name]["exp_avg"], expected[name]["exp_avg"], atol=2e-4, rtol=0)
 
 
+def test_every_process_packs_as_the_first_one_decides_and_the_log_says_so(two):
+    assert all(two.metrics(name)["packed"] == 1 for name in two.jobs if name not in ("nothing", "not-finite"))
+    lines = [line for name in two.jobs if name != "not-finite" for line in two.log(name)]
+    assert {level for level, _ in lines} == {logging.INFO}
+    assert all("trees are packed, each shared token is computed once" in line for _, line in lines)
+    assert two.log("bf16-3")  # the first of its launch: looked at in bf16
+
+
 def test_capped_importance_weights_and_checkpointed_layers_are_those_of_one_process(two):
     assert_same_step(two.policy("capped"), two.reference("capped"))
 
@@ -222,7 +230,7 @@ def test_a_step_that_is_not_finite_writes_nothing(two):
     assert not two.policy("not-finite").exists()
 
 
-def test_a_missing_part_of_the_moments_is_told(two, tmp_path):
+def test_a_missing_part_of_the_moments_is_an_error(two, tmp_path):
     (tmp_path / "optimizer-00002-of-00002.safetensors").write_bytes(
         (two.policy("stage-3") / "optimizer-00002-of-00002.safetensors").read_bytes()
     )
@@ -274,8 +282,8 @@ def test_a_dead_process_ends_the_others_and_the_log_is_named(random_policy, tmp_
 def test_a_killed_trainer_leaves_no_process_behind(random_policy, tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
-        "from components.policy.trainer_deepspeed import DeepSpeedTrainer\n"
-        "from tests.components.policy.test_trainer_deepspeed import settings, trees\n"
+        "from components.policy.trainers.deepspeed.trainer import DeepSpeedTrainer\n"
+        "from tests.components.policy.trainers.test_deepspeed import settings, trees\n"
         "DeepSpeedTrainer(settings(2, 3, epochs=100000), 1.0, 1)"
         ".update(trees(), Path(sys.argv[1]), Path(sys.argv[2]), 0)"
     )

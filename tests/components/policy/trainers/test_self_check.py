@@ -88,8 +88,7 @@ def test_model_that_sees_trees_rightly_is_packed_and_looked_at_once(monkeypatch,
 def same_leaves():
     """A tree of two paths with the same tokens: packed or not, it is one sequence."""
     trees = grow(SHAPES["star"])
-    nodes = trees.nodes[:2] + [replace(trees.nodes[1], node_id=2, sibling=1, reward=0.0)]
-    return Forest(nodes)
+    return Forest([*trees.nodes[:2], replace(trees.nodes[1], node_id=2, sibling=1, reward=0.0)])
 
 
 def without_effect():
