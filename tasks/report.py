@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from components.environments.base import Prompt
 from components.errors import UserError
 from components.params.root import Params
 from components.storage import read_sealed, write_text
@@ -30,11 +31,11 @@ def write_report(run: Run, output: Path | None = None) -> Path:
     lines = run.metrics()
     if not lines:
         raise UserError(f"run {run.run_id} has no finished iteration yet")
-    digests = []
+    train, digests = _train(run.params), []
     for number in (line["iteration"] for line in lines):
         if is_there(path := run.iteration(number) / "forest.parquet"):
             forest = read_forest(path)
-            digests.append(Digest.of(number, forest, gold_answers(run.params, _prompts(forest))))
+            digests.append(Digest.of(number, forest, _gold(forest, train)))
     path = output or run.path / "report.html"
     accuracy = run.accuracy_after(len(lines))
     write_text(path, run_report(run.run_id, run.params, lines, accuracy, digests, _about(run, len(lines) - 1)))
@@ -54,22 +55,9 @@ def write_trees(
         others: Numbers and addresses of the pages of other iterations.
     """
     path = output or run.iteration(iteration) / "trees.html"
-    title, gold = f"Run {run.run_id}, iteration {iteration}", gold_answers(run.params, _prompts(forest))
+    title, gold = f"Run {run.run_id}, iteration {iteration}", _gold(forest, _train(run.params))
     write_text(path, forest_page(title, forest, gold, _decoder(run), others))
     return path
-
-
-def gold_answers(params: Params, ids: Iterable[str]) -> dict[str, str]:
-    """Gold answers of training prompts by id; none, with a warning, where the data set is not on this machine."""
-    folder = Path(params.run.data_dir) / params.environment.name
-    try:
-        if folder.is_dir():  # else reading it would make the data set
-            train = prompts(params, "train")
-            return {prompt_id: train[prompt_id].answer for prompt_id in ids if prompt_id in train}
-        logger.warning("no data set in %s: pages do not show the gold answers", folder)
-    except (UserError, ImportError) as error:
-        logger.warning("pages do not show the gold answers: %s", error)
-    return {}
 
 
 def commit() -> str | None:
@@ -81,8 +69,22 @@ def commit() -> str | None:
         return None
 
 
-def _prompts(forest: Forest) -> list[str]:
-    return [node.prompt_id for node in forest.nodes if node.parent_id < 0]
+def _train(params: Params) -> Mapping[str, Prompt]:
+    """The training prompts by id; none, with a warning, where the data set is not on this machine."""
+    folder = Path(params.run.data_dir) / params.environment.name
+    try:
+        if folder.is_dir():  # else reading it would make the data set
+            return prompts(params, "train")
+        logger.warning("there is no data set in %s: pages do not show gold answers", folder)
+    except (UserError, ImportError) as error:
+        logger.warning("pages do not show gold answers: %s", error)
+    return {}
+
+
+def _gold(forest: Forest, train: Mapping[str, Prompt]) -> dict[str, str]:
+    """Gold answers of a forest's prompts by id."""
+    ids = {node.prompt_id for node in forest.nodes if node.parent_id < 0}
+    return {prompt_id: train[prompt_id].answer for prompt_id in ids & train.keys()}
 
 
 def _about(run: Run, last: int) -> list[tuple[str, str]]:

@@ -107,7 +107,8 @@ class _Axis:
         self.low, self.high, self.start, self.end = low, high, start, end
         count = math.floor((high - low) / step + 1e-9)
         first = math.ceil(low / step - 1e-9) * step
-        self.ticks = [first + k * step for k in range(count + 1) if first + k * step <= high + 1e-9 * step]
+        ticks = (round(first + k * step, 12) + 0.0 for k in range(count + 1))  # + 0.0: no tick is -0
+        self.ticks = [tick for tick in ticks if tick <= high + 1e-9 * step]
         self.digits = max(0, -math.floor(math.log10(step) + 1e-9))
 
     @classmethod
@@ -116,8 +117,8 @@ class _Axis:
         low, high = float(min(values)), float(max(values))
         if not whole and 0 <= low < 0.6 * high:
             low = 0.0
-        if high - low < 1e-9 * max(1.0, abs(high)):
-            low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+        if high - low < 1e-9 * max(1.0, abs(high)):  # one value: in the middle
+            low, high = (low - 0.5, low + 0.5) if whole else (min(0.0, 2 * low), max(0.0, 2 * low) or 1.0)
         rough = (high - low) / 5
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(nice * power for nice in (1, 2, 5, 10) if nice * power >= rough * (1 - 1e-9))

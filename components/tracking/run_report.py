@@ -134,15 +134,13 @@ def _facts(params: Params, lines: Sequence[Line], accuracy: float | None) -> lis
     known = [a for a in (*(line.get("eval/accuracy") for line in lines), accuracy) if a is not None]
     done, asked = len(lines), params.run.iterations
     best = f", best {max(known):.3f}" if known else ""
+    flipped, expected = (_shown(_mean(lines, f"tree/{key}")) for key in ("flip_rate", "expected_flip_rate"))
     return [
         ("arm, task, seed", f"{params.allocation.arm}, {params.environment.name}, {params.run.seed}"),
         ("iterations", f"{done} of {asked}" + (", not finished" if done < asked else "")),
         ("accuracy on held-out prompts", f"{known[0]:.3f} → {known[-1]:.3f}{best}" if known else "–"),
         ("effective ratio by prompt, mean", _shown(_mean(lines, "effective_ratio/prompts"))),
-        (
-            "flip rate, mean",
-            f"{_shown(_mean(lines, 'tree/flip_rate'))}, {_shown(_mean(lines, 'tree/expected_flip_rate'))} expected",
-        ),
+        ("flip rate, mean; expected", f"{flipped}; {expected}"),
         ("units", f"{_total(lines, 'budget/units'):,.0f}"),
         ("leaves, sampled tokens", f"{_total(lines, 'budget/leaves'):,.0f}, {_total(lines, 'tokens/generated'):,.0f}"),
         ("time", _duration(_total(lines, "time/iteration"))),

@@ -159,13 +159,16 @@ def view(folder: Path, *arguments: str):
     return CliRunner().invoke(app, ["view", "r", "--no-open", "--runs-dir", str(folder / "runs"), *arguments])
 
 
-def test_command_writes_the_newest_forest_and_says_where(tmp_path):
+def test_command_writes_the_newest_forest_and_says_where(tmp_path, monkeypatch, caplog):
     a_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
     done = view(tmp_path, "--prompt", "p2")
     page = tmp_path / "runs/r/iterations/0001/trees.html"
     assert done.exit_code == 0, done.output
     assert f"4 trees: {page.as_uri()}#p2" in done.output
     assert "question 3" in page.read_text()
+    assert "no data set in data/multihop: pages do not show gold answers" in caplog.text
+    assert not Path("data").exists()  # nothing is made only to be shown
 
 
 def test_pages_of_all_iterations_are_linked_to_each_other(tmp_path):

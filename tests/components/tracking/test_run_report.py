@@ -8,6 +8,7 @@ import re
 import pytest
 
 from components.params.root import compose
+from components.tracking.plots import BOTTOM, HEIGHT, TOP, plot
 from components.tracking.run_report import TREES, Digest, run_report
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
@@ -146,6 +147,24 @@ def test_figures_are_text_in_the_pages_colours_and_nothing_is_loaded():
     assert re.findall(r"src=|[^:]href=\"(?!#)|@import|url\((?!#)|https?://(?!www\.w3\.org/)", page) == []
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.0, 0.0], ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        ([3.0], ["0", "2", "4", "6"]),
+        ([0.31, 0.34], ["0.31", "0.32", "0.33", "0.34"]),
+        ([-0.001, 0.001], ["-0.0010", "-0.0005", "0.0000", "0.0005", "0.0010"]),
+        ([900, 2500], ["0", "500", "1,000", "1,500", "2,000", "2,500"]),
+    ],
+)
+def test_an_axis_has_round_ticks_that_hold_the_values(values, ticks):
+    picture = plot("t", {"": list(enumerate(values))})
+    assert re.findall(r'text-anchor="end">(.*?)</text>', picture) == ticks
+    heights = [float(y) for y in re.findall(r'cy="(.*?)"', picture)]
+    assert all(TOP <= y <= HEIGHT - BOTTOM for y in heights)
+    assert plot("t", {"": []}) == ""
 
 
 def test_text_of_a_rollout_is_no_markup():
