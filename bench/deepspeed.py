@@ -24,10 +24,11 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from bench.results import record
-from components.environments.multihop import vocabulary
+from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams
 from components.policy.tiny import build_model, build_tokenizer
 from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.deepspeed import DeepSpeedParams
 from components.policy.trainers.deepspeed.trainer import DeepSpeedTrainer
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.tree.forest import Forest
@@ -46,7 +47,7 @@ def main(repeats: int = 3) -> None:
 def times(folder: Path, repeats: int) -> dict[str, float]:
     """Seconds of the optimiser steps of one update, and of the whole update with the launch."""
     policy, forest = folder / "tiny", random_forest(128, 3, 40, 90)
-    save(build_model(PolicyParams(), build_tokenizer(vocabulary())), policy)
+    save(build_model(PolicyParams(), build_tokenizer(MultiHop().vocabulary())), policy)
     taken: dict[str, list[float]] = {}
     for repeat in range(repeats):
         begin = time.perf_counter()
@@ -81,17 +82,16 @@ def memory(folder: Path) -> dict[str, float]:
     return numbers
 
 
-def update(chosen: UpdateParams, forest: Forest, policy: Path, target: Path) -> tuple[float, float]:
+def update(chosen: DeepSpeedParams, forest: Forest, policy: Path, target: Path) -> tuple[float, float]:
     """Seconds of the steps in the slower process, and MiB of the larger one."""
     DeepSpeedTrainer(chosen, 1.0, 1).update(forest, policy, target, 0)
     lines = LINE.findall((target.parent / "deepspeed.log").read_text())
     return max(float(seconds) for seconds, *_ in lines), max(float(most) for *_, most in lines)
 
 
-def settings(processes: int, stage: int, **changes: float) -> UpdateParams:
-    return UpdateParams.model_validate(
-        {"trainer": "deepspeed", "processes": processes, "zero_stage": stage, "advantage": "grpo"} | changes
-    )
+def settings(processes: int, stage: int, **changes: float) -> DeepSpeedParams:
+    chosen = {"name": "deepspeed", "processes": processes, "zero_stage": stage, "advantage": "grpo"}
+    return DeepSpeedParams.model_validate(chosen | changes)
 
 
 def random_forest(prompts: int, rollouts: int, length: int, tokens: int, turns: int = 3) -> Forest:
@@ -121,7 +121,7 @@ def random_forest(prompts: int, rollouts: int, length: int, tokens: int, turns: 
 
 def save(model: Qwen3ForCausalLM, policy: Path) -> None:
     model.save_pretrained(policy)
-    build_tokenizer(vocabulary()).save_pretrained(policy)
+    build_tokenizer(MultiHop().vocabulary()).save_pretrained(policy)
 
 
 if __name__ == "__main__":

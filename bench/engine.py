@@ -16,9 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from bench.results import record
-from components.build import make_environment
+from components.build import environment_of
 from components.environments.dataset import load_prompts, prepare
-from components.params.root import Params
+from components.params.root import compose
 from components.policy.checkpoint import shared_model
 from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.renderer import Renderer
@@ -29,12 +29,12 @@ from components.seeds import derive_seed
 
 def main(repeats: int = 5) -> None:
     torch.set_num_threads(1)
-    params = Params()
+    params = compose({})
     with tempfile.TemporaryDirectory() as folder:
-        policy = warm_up(params.policy, "multihop", Path(folder) / "warmup")
-        prompts = load_prompts(prepare(params.environment, Path(folder)) / "val.parquet")
+        environment = environment_of(params.environment, Path(folder) / "cache")
+        policy = warm_up(params.policy, environment, Path(folder) / "warmup")
+        prompts = load_prompts(prepare(environment, Path(folder)) / "val.parquet")
         renderer, engine = Renderer.load(policy), TransformersEngine(params.engine)
-        environment = make_environment(params)
         engine.load(policy)
         model = shared_model(policy)
     ours, plain, shares = [], [], []

@@ -32,9 +32,10 @@ import numpy as np
 import torch
 
 from bench.results import record
-from components.environments.multihop import vocabulary
+from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams
-from components.policy.engines.base import Completion, EngineParams, Request
+from components.policy.engines.base import Completion, Request
+from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.tiny import build_model, build_tokenizer
 
@@ -43,7 +44,7 @@ LEAVES = 64  # of one call
 
 
 @dataclass(frozen=True)
-class Budget:
+class Shape:
     """A tree: `branches[i]` is the number of shared tokens before leaf i."""
 
     name: str
@@ -59,10 +60,10 @@ class Budget:
 
 
 SHAPES = (
-    Budget("4x256", (256,) * 4),
-    Budget("4x512", (512,) * 4),
-    Budget("8x512", (512,) * 8),
-    Budget("chain", (384, 432, 480, 528, 576, 624, 672, 720)),
+    Shape("4x256", (256,) * 4),
+    Shape("4x512", (512,) * 4),
+    Shape("8x512", (512,) * 8),
+    Shape("chain", (384, 432, 480, 528, 576, 624, 672, 720)),
 )
 
 
@@ -83,7 +84,7 @@ class FlatEngine(TransformersEngine):
         return completions
 
 
-def requests(shape: Budget, seed: int, vocabulary: int) -> list[Request]:
+def requests(shape: Shape, seed: int, vocabulary: int) -> list[Request]:
     """Requests for whole trees of a shape, as many as have 64 leaves."""
     rng = np.random.default_rng(seed)
     out = []
@@ -93,7 +94,7 @@ def requests(shape: Budget, seed: int, vocabulary: int) -> list[Request]:
     return out
 
 
-def flop_bound(shape: Budget, config: Any) -> float:
+def flop_bound(shape: Shape, config: Any) -> float:
     """Floating-point operations of the flat tree over those of the shared one."""
     width, hidden = config.num_attention_heads * config.head_dim, config.hidden_size
     kv = config.num_key_value_heads * config.head_dim
@@ -114,7 +115,7 @@ def cpu_seconds(engine: TransformersEngine, batch: list[Request], policy: Path) 
 
 
 def measure(policy: Path, name: str, repeats: int) -> dict[str, float]:
-    settings = EngineParams(max_tokens=4096)
+    settings = TransformersParams(max_tokens=4096)
     tree, flat = TransformersEngine(settings), FlatEngine(settings)
     for engine in (tree, flat):
         engine.load(policy)
@@ -140,7 +141,7 @@ def measure(policy: Path, name: str, repeats: int) -> dict[str, float]:
 
 def decode_rates(policy: Path, repeats: int) -> dict[str, float]:
     """Sampled tokens per CPU second of the embedded default: 60 given and 40 sampled tokens, none shared."""
-    engine = TransformersEngine(EngineParams())
+    engine = TransformersEngine(TransformersParams())
     engine.load(policy)
     engine.model.config.eos_token_id = None
     rates = {}
@@ -160,7 +161,7 @@ def main(repeats: int = 5) -> None:
         ("tree_sampling_tiny", PolicyParams()),
     ):
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer = build_tokenizer(vocabulary())
+            tokenizer = build_tokenizer(MultiHop().vocabulary())
             build_model(settings, tokenizer).save_pretrained(folder)
             record(measure(Path(folder), name, repeats))
             if name.endswith("tiny"):

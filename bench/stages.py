@@ -6,15 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks.allocate_roots import allocate_roots
-from tasks.expand_prefixes import expand_prefixes
-from tasks.generate import generate
-from tasks.refill_roots import refill_roots
-from tasks.refit_predictor import refit_predictor
-from tasks.score_prompts import score_prompts
-from tasks.update_policy import update_policy
-
+from components.allocation.arms import ARMS
+from tasks.expand import expand_prefixes
+from tasks.refit import refit_predictor
 from tasks.run import Run
+from tasks.sample import allocate_roots, generate, refill_roots
+from tasks.score import score_prompts
+from tasks.update import update_policy
 from tasks.verify import verify_counterfactual, verify_factual
 
 
@@ -31,10 +29,12 @@ def iterate(run: Run, number: int, policy: Path, predictor: Path | None) -> tupl
     scored = timed("score_prompts", score_prompts, policy=policy, predictor=predictor)
     roots = timed("allocate_roots", allocate_roots, scored=scored)
     generated = timed("generate", generate, policy=policy, roots=roots)
-    first = timed("verify_factual", verify_factual, forest=generated)
-    factual = timed("refill_roots", refill_roots, policy=policy, roots=roots, factual=first)
-    expanded = timed("expand_prefixes", expand_prefixes, policy=policy, predictor=predictor, factual=factual)
-    verified = timed("verify_counterfactual", verify_counterfactual, forest=expanded)
+    verified, arm = timed("verify_factual", verify_factual, forest=generated), ARMS[run.params.allocation.arm]
+    if arm.refills:
+        verified = timed("refill_roots", refill_roots, policy=policy, roots=roots, factual=verified)
+    if arm.branches:
+        expanded = timed("expand_prefixes", expand_prefixes, policy=policy, predictor=predictor, factual=verified)
+        verified = timed("verify_counterfactual", verify_counterfactual, forest=expanded)
     replayed = range(max(0, number - run.params.predictor.replay), number)
     earlier = [run.iteration(k) / "forest.parquet" for k in replayed]
     predictor = timed(

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from bench.results import record
-from components.build import make_environment
+from components.build import environment_of
 from components.environments.dataset import load_prompts, prepare
 from components.params.root import compose
 from components.policy.checkpoint import load_model
@@ -51,15 +51,20 @@ def mismatch(policy: Path, starts: list[Start], nodes: list[Node]) -> np.ndarray
 def main(repeats: int = 5) -> None:
     torch.set_num_threads(1)
     tiny = {"hidden": 128, "warmup": {"steps": 100}}  # enough for rollouts of several turns
-    params = compose({"policy": tiny, "engine": {"batch_size": BATCH, "patience": 600}})
+    kinds = {
+        name: compose({"policy": tiny, "engine": {"name": name, "batch_size": BATCH, **more}})
+        for name, more in (("transformers", {}), ("vllm", {"patience": 600}))
+    }
+    params = kinds["vllm"]
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        policy = warm_up(params.policy, "multihop", Path(folder) / "warmup")
-        prompts = load_prompts(prepare(params.environment, Path(folder)) / "val.parquet")[: BATCH // 4]
+        environment = environment_of(params.environment, Path(folder) / "cache")
+        policy = warm_up(params.policy, environment, Path(folder) / "warmup")
+        prompts = load_prompts(prepare(environment, Path(folder)) / "val.parquet")[: BATCH // 4]
         other = Path(shutil.copytree(policy, Path(folder) / "other"))
-        renderer, environment = Renderer.load(policy), make_environment(params)
-        for name in ("transformers", "vllm"):
-            engine: Engine = ENGINES[name](params.engine.model_copy(update={"name": name}))
+        renderer = Renderer.load(policy)
+        for name, chosen in kinds.items():
+            engine: Engine = ENGINES[name].make(chosen.engine)
             engine.load(policy)
             sampler = Sampler(engine, renderer, environment, params.engine, 0)
             plain, rollouts, shares, loads = [], [], [], []
@@ -77,7 +82,7 @@ def main(repeats: int = 5) -> None:
                 begin = time.perf_counter()
                 nodes = sampler.sample(starts, 0)
                 rollouts.append(sum(sum(n.is_action) for n in nodes) / (time.perf_counter() - begin))
-                shares.append(engine.cached_tokens / engine.prompt_tokens)  # type: ignore[attr-defined]
+                shares.append(engine.cached_tokens / engine.prompt_tokens)
                 engine.load(other)
                 requests = [Request(s.token_ids, s.seed, TOKENS, s.tree_id) for s in starts]
                 begin = time.perf_counter()
