@@ -60,7 +60,7 @@ def judge(prompts: list[Prompt]) -> dict[str, list[tuple[Prompt, object]]]:
 
 
 def _is_read(gold: str) -> bool:
-    """Whether a gold answer is read as mathematics and equals itself as such; words and letters are compared as text."""
+    """Whether a gold answer is read as mathematics and equals itself; words and letters are compared as text."""
     return any(same(one, other) for one in read(gold) for other in read(gold, answer=True))
 
 

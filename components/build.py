@@ -31,7 +31,7 @@ def make_arm(params: Params) -> Arm:
 
 
 def make_environment(params: Params) -> Environment:
-    """The environment that `environment.name` names; its steps are taken on a cluster where `run.cluster_steps` says."""
+    """The environment that `environment.name` names; on a cluster where `run.cluster_steps` says so."""
     cache = (Path(params.run.data_dir) / "cache").absolute()
     environment = environment_of(params.environment, cache)
     if params.run.cluster is None or not params.run.cluster_steps:

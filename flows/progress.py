@@ -79,14 +79,12 @@ def show_summary(console: Console, summary: dict[str, Any], path: Path) -> None:
     table = Table(
         title=f"{summary['run_id']}: {summary['iterations']} iterations, arm {summary['arm']}", title_justify="left"
     )
-    for column in ("", "first", "last", "best", "mean"):
+    for column in ("", "first", "last", "mean"):
         table.add_column(column, justify="left" if not column else "right")
-    table.add_row(
-        "accuracy on held-out prompts", *(number(f"accuracy/{when}") for when in ("first", "last", "best")), ""
-    )
-    ratio = [number(f"effective_ratio/prompts{when}") for when in ("/first", "/last", "")]
-    table.add_row("effective ratio, by prompt", *ratio[:2], "", ratio[2])
-    table.add_row("continuations that flip the outcome", "", "", "", number("tree/flip_rate"))
+    table.add_row("accuracy on held-out prompts", number("accuracy/first"), number("accuracy/last"), "")
+    ratios = [number(f"effective_ratio/prompts{when}") for when in ("/first", "/last", "")]
+    table.add_row("effective ratio, by prompt", *ratios)
+    table.add_row("continuations that flip the outcome", "", "", number("tree/flip_rate"))
     console.print(table)
     if why := summary["nothing_learnt"]:
         console.print(f"[yellow]Warning:[/] {why}", highlight=False)

@@ -194,7 +194,8 @@ def _begun_with(run: Run, manifest: dict[str, Any]) -> list[Params]:
             began.append(load_params(path))
         except UserError as error:
             if not began:
-                raise
+                fault = str(error).partition(";")[0]
+                raise UserError(f"{fault}; restore this file, or the manifest.json beside it, which is lost") from error
             logger.warning("%s is damaged (%s); it is written again from manifest.json", path, error)
     return began
 

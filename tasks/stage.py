@@ -22,7 +22,7 @@ from prefect.cache_policies import NO_CACHE
 from components.errors import UserError
 from components.params.root import Params
 from components.secrets import MaskSecrets
-from components.storage import content_hash, read_sealed, write_sealed
+from components.storage import content_hash, read_sealed, unreadable, write_sealed
 from tasks.run import Run
 from tasks.store import has_hash, is_there, store_of
 
@@ -192,16 +192,21 @@ def is_done(folder: Path, name: str, input_hashes: dict[str, Any]) -> bool:
     if entry is None or entry["inputs"] != input_hashes:
         return False
     for relative, expected in entry["outputs"].items():
-        if not has_hash(folder / relative, expected):
+        if not _is_intact(folder / relative, expected):
             logger.warning("%s is missing or damaged; the stage %s runs again", folder / relative, name)
             return False
     return True
 
 
 def is_whole(folder: Path, name: str, relative: str) -> bool:
-    """Whether an output of a stage exists and has the content hash that the manifest holds."""
+    """Whether an output of a stage exists as the manifest has it."""
     expected = read_stages(folder).get(name, {"outputs": {}})["outputs"].get(relative)
-    return expected is not None and has_hash(folder / relative, expected)
+    return expected is not None and _is_intact(folder / relative, expected)
+
+
+def _is_intact(path: Path, expected: str) -> bool:
+    """Whether a path has this hash and can be read: the hash may be that of a file that was already cut."""
+    return has_hash(path, expected) and unreadable(path) is None
 
 
 def _hash(value: Any) -> Any:

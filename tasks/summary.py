@@ -11,7 +11,7 @@ from typing import Any
 
 from components.errors import UserError
 from components.params.root import Params
-from components.storage import append_text, json_text, read_json, unreadable, write_json, write_text
+from components.storage import append_text, json_text, read_json, write_json, write_text
 from components.tracking.advice import nothing_learnt
 from tasks.run import Run
 from tasks.stage import is_whole, listeners, read_stages
@@ -53,8 +53,7 @@ def _damaged(run: Run, done: int) -> Path | None:
     for number in reversed(range(max(0, done - max(1, run.params.predictor.replay)), done)):
         needed.append(("update_policy", run.iteration(number) / "forest.parquet"))
     for stage, path in needed:
-        # A manifest may hold the hash of a file that was cut while it was written, so its form is looked at as well.
-        if not is_whole(path.parent, stage, path.name) or unreadable(path):
+        if not is_whole(path.parent, stage, path.name):
             return path if stage in read_stages(path.parent) else path.parent / "manifest.json"
     return None
 

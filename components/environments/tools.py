@@ -38,7 +38,7 @@ class ChatEnvironment(Environment):
             return Transition(state, f"Observation: {text}", role="user")
         return Transition(state, text)
 
-    def refused(self, state: Any, error: MalformedCall, last: bool) -> Transition:
+    def refused(self, state: Any, error: Exception, last: bool) -> Transition:
         """Why nothing was run."""
         if last:
             return Transition(state, stop_reason=StopReason.MALFORMED_ACTION)

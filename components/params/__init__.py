@@ -1,1 +1,1 @@
-"""The parameters of a run: read from files, composed of the sections of what is chosen, validated before anything starts."""
+"""The parameters of a run: read from files, composed of the chosen sections, validated before anything starts."""

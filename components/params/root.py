@@ -1,7 +1,7 @@
 """The parameters of a run: the sections that every run has, and those of what was chosen by name.
 
-`environment`, `engine`, `allocation`, `predictor` and `update` belong to the class that their `name` (of `allocation`: `arm`)
-stands for, so a file holds only keys that matter to it. Imports no torch.
+`environment`, `engine`, `allocation`, `predictor` and `update` belong to the class that their `name` (of `allocation`:
+`arm`) stands for, so a file holds only keys that matter to it. Imports no torch.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import log1p
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,11 +18,14 @@ from components.errors import UserError
 from components.params.base import Count, Float, NonNegative, Positive, PositiveInt, Section, Width
 from components.registry import Plugin
 from components.tree.forest import Forest
+from components.tree.values import own_rollouts
 
 if TYPE_CHECKING:
     from components.params import root
     from components.planning.models import Model
     from components.policy.rollout import Sampler
+
+MakeSampler = Callable[[], "Sampler"]  # of the policy that samples in the iteration, for a predictor that samples
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,24 @@ class Prefix:
     def turn(self) -> int:
         """Turns taken; 0 at a root."""
         return len(self.actions)
+
+    @cached_property
+    def spelled(self) -> bytes:
+        """The token ids as int64, 8 bytes each: equal histories spell alike, and a beginning begins the spelling."""
+        return np.array(self.token_ids, dtype=np.int64).tobytes()
+
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """Tokens before the first sampled one."""
+        return self.is_action.index(True) if True in self.is_action else len(self.token_ids)
+
+    @cached_property
+    def hesitation(self) -> tuple[float, ...]:
+        """Sum, mean and least of the sampled tokens' log-probabilities; lengths of what was sampled and of all."""
+        sampled = [p for p, acted in zip(self.logprobs, self.is_action, strict=True) if acted]
+        total = sum(sampled)
+        mean, least = total / max(len(sampled), 1), min(sampled, default=0.0)
+        return log1p(max(-total, 0.0)), mean, least, log1p(len(sampled)), log1p(len(self.token_ids))
 
     @classmethod
     def root(cls, prompt: Prompt, token_ids: list[int]) -> Prefix:
@@ -93,15 +116,8 @@ class Predictor(Plugin):
     Params: ClassVar[type[PredictorParams]] = PredictorParams
 
     @classmethod
-    def make(cls, params: Any, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
-        """The predictor.
-
-        Args:
-            params: Its section of the parameters.
-            policy: Checkpoint that samples in this iteration.
-            sampler: Makes a sampler of that policy, for a predictor that samples.
-            seed: Of the run.
-        """
+    def make(cls, params: Any, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
+        """The predictor of the run's seed, given its section of the parameters and the checkpoint that samples now."""
         return cls(params, policy)  # type: ignore[call-arg]
 
     @classmethod
@@ -163,3 +179,14 @@ def prefixes_of(forest: Forest, rows: Sequence[int], prompts: Mapping[str, Promp
             )
         )
     return prefixes
+
+
+def labels_of(forest: Forest, prompts: Mapping[str, Prompt]) -> tuple[list[Prefix], np.ndarray, np.ndarray]:
+    """What a predictor learns from a forest: its visited histories, and the rollouts that are fresh samples there.
+
+    Returns:
+        The histories of the roots and inner nodes with such a rollout, and their successes and trials (`own_rollouts`).
+    """
+    sum_N, count_N = own_rollouts(forest)
+    rows = np.flatnonzero(~forest.is_terminal_N & (count_N > 0))
+    return prefixes_of(forest, rows.tolist(), prompts), sum_N[rows], count_N[rows]

@@ -1,8 +1,8 @@
 """From features to a distribution of V: an ensemble of small networks that answer with Beta distributions.
 
-A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta distribution
-that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial likelihood of k
-successes among n rollouts, so a label counts as much as its rollouts.
+A squared-error head that does not know answers 0.5, which is exactly what an allocator takes for contrast. A Beta
+distribution that does not know is flat, and its expected contrast is small. The fit maximises the beta-binomial
+likelihood of k successes among n rollouts, so a label counts as much as its rollouts.
 """
 
 from __future__ import annotations
@@ -37,22 +37,27 @@ class BetaEnsemble(nn.Module):
         hide: Number of first features that every other member does not see, from the second on.
     """
 
-    seen: Tensor
-
     def __init__(self, features: int, hidden: int, members: int, hide: int = 0) -> None:
         super().__init__()
-        seen = torch.ones(members, features, 1)
-        seen[1::2, :hide] = 0
-        self.register_buffer("seen", seen, persistent=False)
-        scale = seen.sum(1, keepdim=True).sqrt()
-        self.inner = nn.Parameter((2 * torch.rand(members, features, hidden) - 1) / scale)
-        self.inner_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+        self.hide, self.members, self.hidden = hide, members, hidden
+        weight = 2 * torch.rand(members, features, hidden) - 1
+        weight[0::2] /= features**0.5
+        weight[1::2] /= (features - hide) ** 0.5
+        # The members side by side, as columns of one matrix: one product for all. What only every other member sees has
+        # a matrix of its own.
+        self.inner_hidden = nn.Parameter(weight[0::2, :hide].transpose(0, 1).flatten(1).contiguous())
+        self.inner = nn.Parameter(weight[:, hide:].transpose(0, 1).flatten(1).contiguous())
+        self.inner_bias = nn.Parameter(torch.zeros(members * hidden))
         self.outer = nn.Parameter(torch.zeros(members, hidden, 2))
         self.outer_bias = nn.Parameter(torch.zeros(members, 1, 2))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and concentration of each member's Beta distribution, both (E, N), from features (N, F)."""
-        hidden = nn.functional.gelu(features @ (self.inner * self.seen) + self.inner_bias)
+        """Mean and concentration of each member's Beta distribution, both (E, A), from features (A, F)."""
+        inner = torch.addmm(self.inner_bias, features[:, self.hide :], self.inner).view(-1, self.members, self.hidden)
+        if self.hide:
+            seen = features[:, : self.hide] @ self.inner_hidden
+            inner[:, 0::2] += seen.view(-1, (self.members + 1) // 2, self.hidden)
+        hidden = nn.functional.gelu(inner).transpose(0, 1)
         return mean_and_concentration(hidden @ self.outer + self.outer_bias)
 
 
@@ -63,7 +68,7 @@ def mean_and_concentration(output: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def beta_binomial_nll(mean: Tensor, concentration: Tensor, successes: Tensor, trials: Tensor) -> Tensor:
-    """Negative log-likelihood of k successes among n under Beta distributions, without the constant binomial coefficient."""
+    """Negative log-likelihood of k successes among n under Beta distributions, without the binomial coefficient."""
     alpha, beta = mean * concentration, (1 - mean) * concentration
 
     def log_beta(a: Tensor, b: Tensor) -> Tensor:
@@ -117,13 +122,15 @@ def fit_beta_binomial(
         max_norm: Gradients are scaled down to this norm.
 
     Returns:
-        `fit_loss`, the mean loss per rollout over the last ten steps (NaN where nothing was fitted), and `fit_prefixes`.
+        `fit_loss`, the mean loss per rollout over the last ten steps (NaN if nothing was fitted), and `fit_prefixes`.
     """
     loss_of_fit = float("nan")
     if prefixes:
         k_A, n_A = (torch.tensor(each, dtype=torch.float32) for each in (successes, trials))
         weight_A = torch.tensor([params.root_weight if p.turn == 0 else 1.0 for p in prefixes])
-        optimizer = torch.optim.AdamW(module.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay)
+        optimizer = torch.optim.AdamW(
+            module.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=True
+        )
         generator, losses = torch.Generator().manual_seed(seed % 2**31), []
         before = {name: weight.clone() for name, weight in module.state_dict().items()}
         for _ in range(params.steps):

@@ -8,6 +8,7 @@ with them, since outcomes decided where they start; a continuation is a fresh sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -65,24 +66,24 @@ def prediction_metrics(forest: Forest, earlier: Sequence[Forest] = ()) -> dict[s
 
 
 def judgements(forest: Forest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every scored factual rollout, once for each visited anchor that it passed.
+    """Every scored factual rollout, once for each visited anchor that it passed: the judgements (J).
 
     Returns:
-        turn_R: Turns before the anchor, 0 at roots; int64.
-        v_hat_R: What was predicted there before anything was sampled below; float64.
-        reward_R: Whether the rollout succeeded, 1 or 0; float64.
+        turn_J: Turns before the anchor, 0 at roots; int64.
+        v_hat_J: What was predicted there before anything was sampled below; float64.
+        reward_J: Whether the rollout succeeded, 1 or 0; float64.
     """
     outcomes = {a: rs for a, rs in _factual_outcomes(forest).items() if forest.nodes[a].v_hat is not None}
     turns = [int(forest.turn_N[a]) for a, rs in outcomes.items() for _ in rs]
     return np.array(turns, dtype=np.int64), *_pairs(forest, outcomes)
 
 
-def reliability(v_hat_R: np.ndarray, reward_R: np.ndarray) -> list[tuple[float, float, int]]:
+def reliability(v_hat_J: np.ndarray, reward_J: np.ndarray) -> list[tuple[float, float, int]]:
     """Mean prediction, mean outcome and number of rollouts in each non-empty bin; ten equal bins of the prediction."""
-    bin_R = np.minimum((v_hat_R * BINS).astype(np.int64), BINS - 1)
+    bin_J = np.minimum((v_hat_J * BINS).astype(np.int64), BINS - 1)
     return [
-        (float(v_hat_R[bin_R == b].mean()), float(reward_R[bin_R == b].mean()), int((bin_R == b).sum()))
-        for b in np.unique(bin_R)
+        (float(v_hat_J[bin_J == b].mean()), float(reward_J[bin_J == b].mean()), int((bin_J == b).sum()))
+        for b in np.unique(bin_J)
     ]
 
 
@@ -97,10 +98,9 @@ def _factual_outcomes(forest: Forest) -> Outcomes:
     """Successes (1) and failures (0) of the scored factual rollouts through each anchor; equal prefixes are one."""
     first_N = merged_prefixes(forest)
     outcomes: Outcomes = {}
-    for leaf in forest.scored_L.tolist():
-        if from_stage_1(forest, leaf):
-            for row in forest.path(leaf)[:-1]:
-                outcomes.setdefault(int(first_N[row]), []).append(float(forest.reward_N[leaf] > SUCCESS))
+    for leaf in filter(partial(from_stage_1, forest), forest.scored_L.tolist()):
+        for row in forest.path(leaf)[:-1]:
+            outcomes.setdefault(int(first_N[row]), []).append(float(forest.reward_N[leaf] > SUCCESS))
     return outcomes
 
 
@@ -112,7 +112,7 @@ def _continued_outcomes(forest: Forest) -> Outcomes:
 
 
 def _pairs(forest: Forest, outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
-    """Prediction and reward of every rollout; both float64 (R,)."""
+    """Prediction and reward of every rollout at every anchor; both float64 (J,)."""
     known = [(v, r) for a, rs in outcomes.items() if (v := forest.nodes[a].v_hat) is not None for r in rs]
     v_hat, reward = np.array(known, dtype=np.float64).reshape(-1, 2).T
     return v_hat, reward
@@ -133,16 +133,11 @@ def _running_mean_brier(forest: Forest, roots: Outcomes, earlier: Sequence[Fores
     """Squared error per rollout of the mean of the prompt's earlier factual rollouts."""
     seen: dict[str, list[float]] = {}
     for old in earlier:
-        for anchor, rewards in _factual_outcomes(old).items():
-            if old.turn_N[anchor] == 0:
-                seen.setdefault(old.nodes[anchor].prompt_id, []).extend(rewards)
+        for leaf in filter(partial(from_stage_1, old), old.scored_L.tolist()):
+            seen.setdefault(old.nodes[leaf].prompt_id, []).append(float(old.reward_N[leaf] > SUCCESS))
     rate = _mean(np.array([r for rs in roots.values() for r in rs]))
-    errors = [
-        (float(np.mean(seen.get(forest.nodes[anchor].prompt_id, [rate]))) - reward) ** 2
-        for anchor, rewards in roots.items()
-        for reward in rewards
-    ]
-    return _mean(np.array(errors))
+    expected = {anchor: float(np.mean(seen.get(forest.nodes[anchor].prompt_id, [rate]))) for anchor in roots}
+    return _mean(np.array([(expected[anchor] - r) ** 2 for anchor, rs in roots.items() for r in rs]))
 
 
 def _skill(brier: float, reference: float) -> float:

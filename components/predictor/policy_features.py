@@ -15,9 +15,9 @@ docs/predictor.md says what each part brought.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,10 +25,15 @@ from torch import Tensor, nn
 
 from components.allocation.anchors import Belief
 from components.policy.checkpoint import shared_model
+from components.policy.packing.rows import walk
+from components.policy.packing.tree_attention import blocks
 from components.predictor.base import Predictor, Prefix
 from components.predictor.heads import BetaEnsemble, fit_beta_binomial, load_state, mixture_belief, save_state
-from components.predictor.models.policy_features import PolicyFeaturesParams
-from components.predictor.shared import Pass, read
+from components.predictor.shared import FORWARD_TOKENS
+from components.tree.trie import overlaps
+
+if TYPE_CHECKING:
+    from components.predictor.models.policy_features import PolicyFeaturesParams
 
 WORD_COLUMNS = 256
 CONFIDENCE_COLUMNS = 5
@@ -36,12 +41,7 @@ SHORT_PROMPT = 16
 
 
 class PolicyFeatures(Predictor):
-    """See the module's text. Implements `components.predictor.base.Predictor`.
-
-    Args:
-        params: Size and fit of the head.
-        policy: Checkpoint whose hidden states are features.
-    """
+    """See the module's text; `policy` is the checkpoint whose hidden states are features."""
 
     def __init__(self, params: PolicyFeaturesParams, policy: Path) -> None:
         self.params = params
@@ -61,35 +61,50 @@ class PolicyFeatures(Predictor):
         self, prefixes: Sequence[Prefix], successes: np.ndarray, trials: np.ndarray, new: int, seed: int
     ) -> dict[str, float]:
         features = self.features(prefixes)
-        return fit_beta_binomial(
-            self.head, lambda rows: self.head(features[rows]), prefixes, successes, trials, self.params, seed
-        )
+
+        def beliefs(rows: Tensor) -> tuple[Tensor, Tensor]:
+            mean, concentration = self.head(features.index_select(0, rows))
+            return mean, concentration
+
+        return fit_beta_binomial(self.head, beliefs, prefixes, successes, trials, self.params, seed)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def features(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """All features, (N, F); the hidden states are normalised over their columns."""
+        """All features, (A, F); the hidden states are normalised over their columns."""
+        if not prefixes:
+            return torch.zeros(0, self.width + CONFIDENCE_COLUMNS + WORD_COLUMNS)
+        prompts, prompt_A = _numbered(p.spelled[: 8 * p.prompt_tokens] for p in prefixes)
+        words = torch.stack([_words(prompt) for prompt in prompts])
+        side = torch.tensor([p.hesitation for p in prefixes])
         states = self._states(prefixes)
-        side = torch.tensor([_confidence(p) for p in prefixes]).view(-1, CONFIDENCE_COLUMNS)
-        words = torch.zeros(len(prefixes), WORD_COLUMNS)
-        for row, prefix in enumerate(prefixes):
-            tokens = torch.tensor(prefix.token_ids[: _prompt_length(prefix)])
-            scale = min(1.0, SHORT_PROMPT / len(tokens))  # long prompts count in shares
-            words[row] = torch.bincount(tokens % WORD_COLUMNS, minlength=WORD_COLUMNS) * scale
-        return torch.cat([nn.functional.layer_norm(states, states.shape[1:]), side, words], dim=-1)
+        return torch.cat([nn.functional.layer_norm(states, states.shape[1:]), side, words[prompt_A]], dim=-1)
 
     def _states(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """Hidden states of every layer at each prefix's last token, and their means over its prompt."""
-        prompt_N = torch.tensor([_prompt_length(p) for p in prefixes])
+        """Hidden states of every layer at each prefix's last token, and their means over its prompt; (A, width).
 
-        def at(part: Pass) -> Tensor:
-            output = self.model.get_decoder()(input_ids=part.tokens, output_hidden_states=True, use_cache=False)
-            states = torch.cat(output.hidden_states, dim=-1)
-            prompts = list(zip(part.row_N.tolist(), prompt_N[part.index_N].tolist(), strict=True))
-            means = {(row, length): states[row, :length].mean(0) for row, length in set(prompts)}
-            return torch.cat([states[part.row_N, part.last_N], torch.stack([means[p] for p in prompts])], dim=-1)
-
-        return read([p.token_ids for p in prefixes], self.width, at)
+        The histories are read as one trie: tokens that some of them share are computed once.
+        """
+        length = {p.spelled: p.prompt_tokens for p in prefixes}
+        found: dict[bytes, Tensor] = {}
+        for part in _parts(sorted(length)):
+            packed = walk([np.frombuffer(history, np.int64) for history in part])
+            ids, position, end = (torch.from_numpy(x) for x in (packed.token_ids, packed.position_T, packed.end_T))
+            layers = self.model.get_decoder()(
+                input_ids=ids[None],
+                position_ids=position[None],
+                attention_mask=torch.zeros(1, 1, 1, 1),  # of four dimensions, so that the library makes none
+                tree=blocks(end, self.model.dtype),
+                output_hidden_states=True,
+                use_cache=False,
+            ).hidden_states
+            states = torch.cat(layers, dim=-1)[0]
+            prompts, prompt_A = _numbered(history[: 8 * length[history]] for history in part)
+            place = dict(zip(prompt_A, packed.places, strict=True))  # of a history that begins with the prompt
+            means = torch.stack([states[place[i][: len(prompt) // 8]].mean(0) for i, prompt in enumerate(prompts)])
+            last = states[[at[-1] for at in packed.places]]
+            found |= zip(part, torch.cat([last, means[prompt_A]], dim=-1), strict=True)
+        return torch.stack([found[p.spelled] for p in prefixes])
 
     def save(self, path: Path) -> None:
         save_state(self.head, path / "head.safetensors")
@@ -98,19 +113,28 @@ class PolicyFeatures(Predictor):
         load_state(self.head, path / "head.safetensors")
 
 
-def _prompt_length(prefix: Prefix) -> int:
-    """Tokens before the first sampled one."""
-    return prefix.is_action.index(True) if True in prefix.is_action else len(prefix.token_ids)
+def _parts(histories: list[bytes]) -> list[list[bytes]]:
+    """Sorted histories in parts of at most FORWARD_TOKENS different tokens, or of one history."""
+    parts: list[list[bytes]] = []
+    size = 0
+    for history, shared in zip(histories, overlaps([np.frombuffer(h, np.int64) for h in histories]), strict=True):
+        new = len(history) // 8 - shared
+        if not parts or size + new > FORWARD_TOKENS:
+            parts.append([])
+            size, new = 0, len(history) // 8
+        parts[-1].append(history)
+        size += new
+    return parts
 
 
-def _confidence(prefix: Prefix) -> list[float]:
-    """Sum, mean and least of the sampled tokens' log-probabilities, and the lengths of what was sampled and of all."""
-    sampled = [p for p, acted in zip(prefix.logprobs, prefix.is_action, strict=True) if acted]
-    total = sum(sampled)
-    return [
-        float(np.log1p(max(-total, 0.0))),
-        total / max(len(sampled), 1),
-        min(sampled, default=0.0),
-        float(np.log1p(len(sampled))),
-        float(np.log1p(len(prefix.token_ids))),
-    ]
+def _numbered(values: Iterable[bytes]) -> tuple[list[bytes], list[int]]:
+    """The different ones in the order in which they come, and the number of each value among them."""
+    number: dict[bytes, int] = {}
+    numbers = [number.setdefault(value, len(number)) for value in values]
+    return list(number), numbers
+
+
+def _words(prompt: bytes) -> Tensor:
+    """How often each token stands in the prompt, hashed; long prompts count in shares."""
+    tokens = torch.tensor(np.frombuffer(prompt, np.int64) % WORD_COLUMNS)
+    return torch.bincount(tokens, minlength=WORD_COLUMNS) * min(1.0, SHORT_PROMPT / len(tokens))

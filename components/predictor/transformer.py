@@ -1,8 +1,8 @@
 """`encoder` and `backbone`: a transformer of the predictor's own, trained end to end on the histories' tokens.
 
 `encoder` starts from nothing and is small; `backbone` starts from any Hugging Face checkpoint that shares the policy's
-vocabulary (a Qwen3-0.6B critic for a Qwen3-8B policy, as in the paper), or from the policy itself. Both are causal, so
-all prefixes of a rollout are read off one pass, and both answer with a Beta distribution (`components.predictor.heads`).
+vocabulary (a Qwen3-0.6B critic for a Qwen3-8B policy, as in the paper, App. E.6), or from the policy itself. Both are
+causal, so all prefixes of a rollout are read off one pass, and both answer with a Beta distribution (`heads`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Network(nn.Module):
 
 
 class Encoder(Predictor):
-    """A small transformer from scratch. Implements `components.predictor.base.Predictor`."""
+    """A small transformer from scratch."""
 
     def __init__(self, params: Any, policy: Path) -> None:
         self.params = params

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,60 @@ from components.tree.forest import Forest
 from components.tree.metrics import flips, planned_outcomes
 
 ENOUGH = 30  # continuations from which on what was seen counts, not what was believed
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What `contrast_by_turn`, `believed_flips` and `seen_flips` give, of one forest or of several."""
+
+    by_turn: np.ndarray
+    believed: np.ndarray
+    seen: np.ndarray
+
+    @classmethod
+    def of(cls, forest: Forest) -> Contrast:
+        return cls(contrast_by_turn(forest), believed_flips(forest), seen_flips(forest))
+
+    @classmethod
+    def total(cls, parts: Sequence[Contrast]) -> Contrast:
+        """That of all forests together."""
+        by_turn, seen = np.zeros((max((len(part.by_turn) for part in parts), default=0), 3)), np.zeros((2, 2))
+        for part in parts:
+            by_turn[: len(part.by_turn)] += part.by_turn
+            seen += part.seen
+        return cls(by_turn, np.concatenate([np.zeros((0, 2)), *(part.believed for part in parts)]), seen)
+
+    def one_more(self) -> list[tuple[str, str, float | None, float | None]]:
+        """The chance that a rollout brings contrast: what it is, its units, and the chance as believed and as seen."""
+        _, compared, contrast = self.by_turn[0] if len(self.by_turn) else (0, 0, 0)
+        believed = self.believed.mean(axis=0).tolist() if len(self.believed) else [None, None]
+        seen = [brought / met if met else None for met, brought in self.seen.tolist()]
+        return [
+            ("a second rollout of any prompt", "1", None, 2 * contrast / compared if compared else None),
+            ("one more from the prompt, in a tree without contrast", "1", believed[0], seen[0]),
+            ("one from a prefix of such a tree (believed: the best)", "½", believed[1], seen[1]),
+        ]
+
+    def can_stage_2_pay(self) -> str:
+        """One line: whether continuations are worth their units, beside further rollouts from the prompt."""
+        (_, _, believed_root, seen_root), (_, _, believed_prefix, seen_prefix) = self.one_more()[1:]
+        (met_root, _), (met_prefix, _) = self.seen.tolist()
+        if met_prefix >= ENOUGH and seen_root is not None and seen_prefix is not None:
+            root, prefix, said = seen_root, seen_prefix, f"as seen over {met_prefix:,.0f} continuations"
+            variance = root * (1 - root) / met_root + prefix * (1 - prefix) / met_prefix / CONTINUATION_COST**2
+        elif believed_root is not None and believed_prefix is not None:
+            root, prefix, variance = believed_root, believed_prefix, 0.0
+            said = f"as the predictor believes ({len(self.believed):,} trees)"
+        else:
+            return "Whether stage 2 can pay is not known: few continuations were bought, and no prefix was predicted."
+        gain = prefix / CONTINUATION_COST - root / ROOT_COST
+        pays = "can pay" if gain > 0 else "cannot pay"
+        if abs(gain) < 2 * variance**0.5:
+            pays = "neither gains nor loses more than the noise"
+        return (
+            f"Stage 2 {pays} in this run: to a tree that stage 1 left without contrast, one more rollout from the "
+            f"prompt brings it with chance {root:.3f} for 1 unit, one from a prefix with {prefix:.3f} for ½, {said}."
+        )
 
 
 def contrast_by_turn(forest: Forest) -> np.ndarray:
@@ -76,33 +131,3 @@ def seen_flips(forest: Forest) -> np.ndarray:
         if not (successes_N[root] and failures_N[root]):
             seen[1] += (1, flipped)
     return seen
-
-
-def can_stage_2_pay(believed: Sequence[np.ndarray], seen: np.ndarray) -> str:
-    """One line: whether continuations are worth their units in a run, beside further rollouts from the prompt.
-
-    Args:
-        believed: `believed_flips` of each iteration.
-        seen: `seen_flips`, summed over iterations; float64 (2, 2).
-    """
-    (met_root, _), (met_prefix, _) = seen.tolist()
-    known = np.concatenate([np.zeros((0, 2)), *believed])
-    if met_prefix >= ENOUGH and met_root:
-        root, prefix = (seen[:, 1] / seen[:, 0]).tolist()
-        said = f"as seen over {met_prefix:,.0f} continuations"
-        variance = root * (1 - root) / met_root + prefix * (1 - prefix) / met_prefix / CONTINUATION_COST**2
-    elif len(known):
-        (root, prefix), variance = known.mean(axis=0).tolist(), 0.0
-        said = f"as the predictor believes ({len(known):,} trees)"
-    else:
-        return (
-            "Whether stage 2 can pay is not known: no continuation was bought, and nothing was predicted at prefixes."
-        )
-    gain = prefix / CONTINUATION_COST - root / ROOT_COST
-    pays = "can pay" if gain > 0 else "cannot pay"
-    if abs(gain) < 2 * variance**0.5:
-        pays = "neither gains nor loses more than the noise"
-    return (
-        f"Stage 2 {pays} in this run: to a tree that stage 1 left without contrast, one more rollout from the prompt "
-        f"brings it with chance {root:.3f} for 1 unit, one from a prefix with {prefix:.3f} for ½, {said}."
-    )

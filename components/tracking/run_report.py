@@ -16,7 +16,7 @@ from components.params.root import Params
 from components.predictor.metrics import judgements, reliability
 from components.secrets import masked
 from components.tracking.advice import nothing_learnt
-from components.tracking.contrast import believed_flips, can_stage_2_pay, contrast_by_turn, seen_flips
+from components.tracking.contrast import Contrast
 from components.tracking.names import Line
 from components.tracking.pages import page
 from components.tracking.plots import CALIBRATION, COLOURS, bars, curves, plot
@@ -38,24 +38,21 @@ class Digest:
         iteration: Its number.
         flow: Units, as `components.tree.metrics.budget_flow` gives them.
         judged: Turns, predictions and outcomes, as `components.predictor.metrics.judgements` gives them.
-        by_turn, believed, seen: As `components.tracking.contrast` gives them.
+        contrast: What is left of it, turn by turn, and what one more rollout brings.
         trees: The most informative ones, as `components.tracking.viewer.trees` gives them.
     """
 
     iteration: int
     flow: dict[tuple[str, str], float]
     judged: tuple[np.ndarray, np.ndarray, np.ndarray]
-    by_turn: np.ndarray
-    believed: np.ndarray
-    seen: np.ndarray
+    contrast: Contrast
     trees: list[dict[str, Any]]
 
     @classmethod
     def of(cls, iteration: int, forest: Forest, gold: Mapping[str, str] | None = None) -> Digest:
         best = heapq.nlargest(TREES, trees(forest, gold), key=informative)
         best = [tree | {"iteration": iteration} for tree in best]
-        contrast = contrast_by_turn(forest), believed_flips(forest), seen_flips(forest)
-        return cls(iteration, budget_flow(forest), judgements(forest), *contrast, best)
+        return cls(iteration, budget_flow(forest), judgements(forest), Contrast.of(forest), best)
 
     def units(self, what: str | None = None, end: str | None = None) -> float:
         """Units by what they bought and how the prompt ended; None stands for all."""
@@ -83,8 +80,8 @@ def run_report(
     turn_R, v_hat_R, reward_R = (
         np.concatenate(arrays) for arrays in zip(*(d.judged for d in digests), *[[np.zeros(0)] * 3], strict=True)
     )
-    by_turn = _summed([d.by_turn for d in digests])
-    seen = np.sum([np.zeros((2, 2)), *(d.seen for d in digests)], axis=0)
+    contrast = Contrast.total([d.contrast for d in digests])
+    left = {turn: total / compared for turn, (_, compared, total) in enumerate(contrast.by_turn) if compared}
     kept, numbers = [d.iteration for d in digests], [line["iteration"] for line in lines]
     shown = heapq.nlargest(TREES, (tree for d in digests for tree in d.trees), key=informative)
     learnt = nothing_learnt([line for line in lines if "rollouts/trained" in line], params)
@@ -92,7 +89,7 @@ def run_report(
     return page(
         "run.html",
         f"Run {run_id}",
-        {"trees": [_short(tree) | _named(run_id, tree) for tree in shown]},
+        {"trees": [_short(run_id, tree) for tree in shown]},
         facts=[*_facts(params, lines, accuracy), *about],
         notes=[note for note in (_missing(len(lines), kept), learnt and f"{learnt[0].upper()}{learnt[1:]}.") if note],
         parameters=masked(yaml.safe_dump(params.model_dump(), sort_keys=False)),
@@ -100,15 +97,13 @@ def run_report(
         judged=curves(lines, CALIBRATION),
         flow=_pictures(_flows(lines, digests, params.allocation.pool), kept),
         times=_pictures(_times(stages), numbers),
-        mixed=_mixed(digests),
+        mixed=_percent(sum(d.units(end="mixed") for d in digests), sum(d.units() for d in digests)) if kept else "",
         bought=_bought(digests),
         spent=_spent(lines, digests, params.allocation.pool),
-        verdict=can_stage_2_pay([d.believed for d in digests], seen),
-        one_more=_one_more(by_turn, [d.believed for d in digests], seen),
-        by_turn=_by_turn(by_turn),
-        by_turn_plot=plot(
-            "V (1 − V) per passing rollout", {"": [(t, c / n) for t, (_, n, c) in enumerate(by_turn) if n]}, "turn"
-        ),
+        verdict=contrast.can_stage_2_pay(),
+        one_more=_one_more(contrast),
+        by_turn=_by_turn(contrast, left),
+        by_turn_plot=plot("V (1 − V) per passing rollout", {"": list(left.items())}, "turn"),
         roots=reliability(v_hat_R[turn_R == 0], reward_R[turn_R == 0]),
         prefixes=reliability(v_hat_R[turn_R > 0], reward_R[turn_R > 0]),
         scores=_scores(lines),
@@ -117,22 +112,17 @@ def run_report(
     )
 
 
-def _named(run_id: str, tree: dict[str, Any]) -> dict[str, str]:
-    where = f"--iteration {tree['iteration']} --prompt {shlex.quote(tree['prompt'])}"
-    return {
-        "link": f"{tree['iteration']}/{tree['prompt']}",
-        "command": f"trace view {shlex.quote(run_id)} {where}",
-    }
-
-
-def _short(tree: dict[str, Any]) -> dict[str, Any]:
-    """Long texts without their ends, which `trace view` shows: a page of ten trees stays small."""
+def _short(run_id: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """Long texts without their ends, so that a page of ten trees stays small, and the command that shows them whole."""
 
     def cut(value: Any) -> Any:
         return f"{value[:TEXT]} …" if isinstance(value, str) and len(value) > TEXT else value
 
+    where = f"--iteration {tree['iteration']} --prompt {shlex.quote(tree['prompt'])}"
     return {key: cut(value) for key, value in tree.items()} | {
-        "nodes": [{key: cut(value) for key, value in node.items()} for node in tree["nodes"]]
+        "nodes": [{key: cut(value) for key, value in node.items()} for node in tree["nodes"]],
+        "link": f"{tree['iteration']}/{tree['prompt']}",
+        "command": f"trace view {shlex.quote(run_id)} {where}",
     }
 
 
@@ -188,11 +178,6 @@ def _names(digests: Sequence[Digest]) -> tuple[list[str], list[str]]:
     return whats, [end for end in ENDS if any(e == end for _, e in found)]
 
 
-def _mixed(digests: Sequence[Digest]) -> str:
-    units = sum(d.units() for d in digests)
-    return f"{sum(d.units(end='mixed') for d in digests) / units:.1%}" if units else ""
-
-
 def _bought(digests: Sequence[Digest]) -> Table:
     whats, ends = _names(digests)
     whole = sum(d.units() for d in digests)
@@ -218,36 +203,22 @@ def _spent(lines: Sequence[Line], digests: Sequence[Digest], pool: int) -> Table
     return ["iteration", "units", "unspent", *whats, *ends, f"active, of {pool:,}"], rows
 
 
-def _summed(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum of `contrast_by_turn` over iterations; float64 (T, 3)."""
-    total = np.zeros((max((len(array) for array in arrays), default=0), 3))
-    for array in arrays:
-        total[: len(array)] += array
-    return total
-
-
-def _by_turn(by_turn: np.ndarray) -> Table:
+def _by_turn(contrast: Contrast, left: Mapping[int, float]) -> Table:
     rows = [
         [
             f"after turn {turn}" if turn else "at the prompt",
             f"{passed:,.0f}",
             f"{compared:,.0f}",
-            f"{total / compared:.3f}" if compared else "–",
+            _shown(left.get(turn)),
         ]
-        for turn, (passed, compared, total) in enumerate(by_turn.tolist())
+        for turn, (passed, compared, _) in enumerate(contrast.by_turn.tolist())
         if passed
     ]
     return ["", "rollouts passing", "of them compared", "V (1 − V)"], rows
 
 
-def _one_more(by_turn: np.ndarray, believed: Sequence[np.ndarray], seen: np.ndarray) -> Table:
-    second = 2 * by_turn[0, 2] / by_turn[0, 1] if len(by_turn) and by_turn[0, 1] else None
-    known = np.concatenate([np.zeros((0, 2)), *believed])
-    expected = known.mean(axis=0).tolist() if len(known) else [None, None]
-    came = [brought / met if met else None for met, brought in seen.tolist()]
-    rows = [["a second one of any prompt", "1", "–", _shown(second)]]
-    rows.append(["one more from the prompt, to a tree without contrast", "1", _shown(expected[0]), _shown(came[0])])
-    rows.append(["one from a prefix of such a tree (believed: the best)", "½", _shown(expected[1]), _shown(came[1])])
+def _one_more(contrast: Contrast) -> Table:
+    rows = [[what, units, _shown(believed), _shown(seen)] for what, units, believed, seen in contrast.one_more()]
     return ["a rollout brings contrast", "units", "believed", "seen"], rows
 
 

@@ -10,7 +10,7 @@ from components.allocation.utilities import contrast
 
 
 class Example(Arm):
-    """Three factual rollouts for each of the units // 3 prompts with the most expected contrast; nothing is branched."""
+    """Three factual rollouts for each of the units // 3 prompts with the most expected contrast."""
 
     name = "example"
     uses_predictor = True

@@ -128,7 +128,7 @@ def test_c77_finished_iteration_is_a_few_files_and_none_for_each_tree(finished, 
         "manifest.json",
         "metrics.json",
     }
-    assert len({p.name for p in run.iteration(1).iterdir() if p.is_file()}) == 6  # and the pages
+    assert len({p.name for p in run.iteration(1).iterdir() if p.is_file()}) == 5  # and the page
 
 
 def test_c77_run_begun_anew_keeps_what_was_interrupted_and_replaces_what_is_over(params, data_dir, tmp_path):
@@ -150,7 +150,7 @@ def test_c72_c76_numbers_of_any_kind_are_written_and_those_not_finite_are_counte
 
     def line(**metrics):
         changed = stages | {"update_policy": {**stages["update_policy"], "metrics": metrics}}
-        return iteration_metrics(0, forest, "grpo", changed, 24.0, 1.0)
+        return iteration_metrics(0, forest, finished.params, changed, 1.0)
 
     half = line(loss=np.float32(0.5), steps=np.int64(3))
     assert json.loads(json.dumps(half)) == half

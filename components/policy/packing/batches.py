@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from components.errors import UserError
+from components.policy.packing.padded import groups
 from components.policy.packing.rows import Row, layout, split
 from components.policy.trainers.base import UpdateParams
 from components.tree.forest import Forest
@@ -101,7 +102,7 @@ def micro_batches(
     if settings.packing != "flat":
         return [pack(part) for part in split(rows, settings.micro_batch_tokens)]
     rows.sort(key=lambda row: len(row.token_ids))  # similar lengths together: little padding
-    return [collate(part) for part in together(rows, lambda row: len(row.token_ids), settings.micro_batch_tokens)]
+    return [collate(part) for part in groups(rows, lambda row: len(row.token_ids), settings.micro_batch_tokens)]
 
 
 def build_rows(forest: Forest, terms: Terms, proximal: Proximal | None = None) -> list[Row]:

@@ -54,8 +54,12 @@ class Layout:
 
 
 def layout(rows: list[Row]) -> Layout:
-    """Lays rows out in their order; what a row shares with the one before it is not repeated."""
-    inputs = [row.token_ids[:-1] for row in rows]
+    """Lays rows out in their order, each without its last token."""
+    return walk([row.token_ids[:-1] for row in rows])
+
+
+def walk(inputs: list[np.ndarray]) -> Layout:
+    """Lays sequences out in their order; what one shares with the one before it is not repeated."""
     end_T = np.zeros(sum(map(len, inputs)), dtype=np.int64)
     ids: list[np.ndarray] = []
     depth: list[np.ndarray] = []

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
 from components.policy.base import check_checkpoint
-from components.predictor.base import FitParams, Predictor, PredictorLayout, PredictorParams
+from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorLayout, PredictorParams
 
 if TYPE_CHECKING:
     from components.params import root
-    from components.policy.rollout import Sampler
 
 
 class BackboneParams(FitParams):
@@ -29,7 +27,7 @@ class BackbonePredictor(Predictor):
     Params: ClassVar[type[PredictorParams]] = BackboneParams
 
     @classmethod
-    def make(cls, params: BackboneParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: BackboneParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.transformer import Backbone
 
         return Backbone(params, policy)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
 from components.params.base import Width
-from components.predictor.base import FitParams, Predictor, PredictorParams
-
-if TYPE_CHECKING:
-    from components.policy.rollout import Sampler
+from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorParams
 
 
 class EncoderParams(FitParams):
@@ -28,7 +24,7 @@ class EncoderPredictor(Predictor):
     Params: ClassVar[type[PredictorParams]] = EncoderParams
 
     @classmethod
-    def make(cls, params: EncoderParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: EncoderParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.transformer import Encoder
 
         return Encoder(params, policy)

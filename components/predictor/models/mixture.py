@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from components.allocation.anchors import Belief
-from components.predictor.base import Predictor, PredictorLayout, PredictorParams, Prefix
+from components.predictor.base import MakeSampler, Predictor, PredictorLayout, PredictorParams, Prefix
 from components.predictor.models.beta import BetaParams, BetaPosterior
 from components.predictor.models.policy_features import PolicyFeaturesParams, PolicyFeaturesPredictor
 
 if TYPE_CHECKING:
     from components.params import root
-    from components.policy.rollout import Sampler
 
 
 class MixtureParams(PolicyFeaturesParams, BetaParams):
@@ -29,7 +28,7 @@ class Mixture(Predictor):
     Params: ClassVar[type[PredictorParams]] = MixtureParams
 
     @classmethod
-    def make(cls, params: MixtureParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: MixtureParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
         return cls(PolicyFeatures(params, policy), BetaPosterior(params, policy))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,7 +12,7 @@ from pydantic import Field
 from components.allocation.anchors import Belief
 from components.environments.verify import verify
 from components.params.base import PositiveInt
-from components.predictor.base import Predictor, PredictorParams, Prefix
+from components.predictor.base import MakeSampler, Predictor, PredictorParams, Prefix
 from components.seeds import derive_seed
 from components.tree.anchors import SUCCESS
 from components.tree.schema import Status
@@ -30,9 +30,7 @@ class OracleParams(PredictorParams):
 class Oracle(Predictor):
     """Rollouts of the policy from every prefix: for tests and ceilings, it samples more than it saves.
 
-    The belief is Beta(1/2, 1/2) and the counts of what they show.
-
-    As everywhere in the allocation, a success is a reward above `SUCCESS`.
+    The belief is Beta(1/2, 1/2) and the counts of what they show; a success is a reward above `SUCCESS`.
 
     Args:
         sampler: Holds the policy whose V is asked for.
@@ -44,7 +42,7 @@ class Oracle(Predictor):
     Params: ClassVar[type[PredictorParams]] = OracleParams
 
     @classmethod
-    def make(cls, params: OracleParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: OracleParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         return cls(sampler(), params.rollouts, seed)
 
     def __init__(self, sampler: Sampler, rollouts: int, seed: int) -> None:
@@ -53,20 +51,12 @@ class Oracle(Predictor):
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
         from components.policy.rollout import Start
 
-        starts = [
-            Start(
-                prefix.prompt,
-                0,
-                row,
-                sibling,
-                prefix.turn,
-                prefix.token_ids,
-                self.sampler.world(prefix.prompt, prefix.actions),
-                derive_seed("oracle", self.seed, prefix.prompt.prompt_id, *prefix.actions, sibling),
-            )
-            for row, prefix in enumerate(prefixes)
-            for sibling in range(self.rollouts)
-        ]
+        starts = []
+        for row, prefix in enumerate(prefixes):
+            world = self.sampler.world(prefix.prompt, prefix.actions)
+            for sibling in range(self.rollouts):
+                seed = derive_seed("oracle", self.seed, prefix.prompt.prompt_id, *prefix.actions, sibling)
+                starts.append(Start(prefix.prompt, 0, row, sibling, prefix.turn, prefix.token_ids, world, seed))
         total, trials = np.zeros(len(prefixes)), np.zeros(len(prefixes))
         for leaf in (node for node in self.sampler.sample(starts, len(prefixes)) if node.is_terminal):
             if leaf.status != Status.OK:

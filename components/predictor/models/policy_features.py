@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
 from components.params.base import Width
-from components.predictor.base import FitParams, Predictor, PredictorLayout, PredictorParams
+from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorLayout, PredictorParams
 
 if TYPE_CHECKING:
     from components.params import root
-    from components.policy.rollout import Sampler
 
 
 class PolicyFeaturesParams(FitParams):
@@ -29,7 +27,7 @@ class PolicyFeaturesPredictor(Predictor):
     Params: ClassVar[type[PredictorParams]] = PolicyFeaturesParams
 
     @classmethod
-    def make(cls, params: PolicyFeaturesParams, policy: Path, sampler: Callable[[], Sampler], seed: int) -> Predictor:
+    def make(cls, params: PolicyFeaturesParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
         return PolicyFeatures(params, policy)

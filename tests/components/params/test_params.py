@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -130,12 +128,6 @@ def test_assignments():
             parse_assignment(text)
     with pytest.raises(UserError, match=r"allocation\.pool: .*valid integer"):
         load_params(ROOT / "params.yaml", {"allocation.pool.size": 3})
-
-
-def test_parameters_and_mathematics_import_no_torch():
-    code = "import sys, components.params.root, components.allocation, components.tree.metrics; print('torch' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert out.stdout.strip() == "False"
 
 
 def test_overlay_extends_another_file_value_by_value(tmp_path):

@@ -10,18 +10,19 @@ import torch
 
 from components.allocation.utilities import root_utility
 from components.errors import UserError
-from components.params.root import Params
 from components.policy.checkpoint import load_model
-from components.predictor.base import PredictorParams, Prefix
+from components.predictor import policy_features
+from components.predictor.base import Prefix
 from components.predictor.heads import BetaEnsemble, beta_binomial_nll, mixture_belief
+from components.predictor.models.policy_features import PolicyFeaturesParams
 from components.predictor.policy_features import PolicyFeatures
 
-SETTINGS = PredictorParams(steps=150)
+PARAMS = PolicyFeaturesParams(steps=150)
 
 
 @pytest.fixture
 def predictor(random_policy: Path) -> PolicyFeatures:
-    return PolicyFeatures(SETTINGS, random_policy)
+    return PolicyFeatures(PARAMS, random_policy)
 
 
 def test_unfitted_predictor_knows_nothing_and_says_so(predictor, histories):
@@ -87,21 +88,24 @@ def test_a_label_counts_as_much_as_its_rollouts():
     assert nll[1] > nll[0]
 
 
-def test_prefixes_of_a_rollout_are_read_off_one_forward_pass(predictor, random_policy, histories):
-    prompt, tokens = histories(1)[0][0].prompt, histories(1)[0][0].token_ids * 2
+@pytest.mark.parametrize(("limit", "read"), [(100, [17]), (12, [11, 12, 7])])
+def test_tokens_that_histories_share_are_read_once(predictor, random_policy, histories, monkeypatch, limit, read):
+    prompt, tokens = histories(1)[0][0].prompt, list(range(10, 22))
 
-    def history(ids: list[int], sampled_from: int) -> Prefix:
-        acted = [i >= sampled_from for i in range(len(ids))]
+    def history(ids: list[int]) -> Prefix:
+        acted = [i >= 3 for i in range(len(ids))]
         return Prefix(prompt, ids, acted, [-0.5 if a else float("nan") for a in acted], ("t",))
 
-    prefixes = [history(ids, 3) for ids in (tokens[:4], tokens, [9, 9, 9, 8], tokens[:7], [9, 9, 9])]
+    branch, other, again = [*tokens[:6], 40], [9, 9, 9, 8], tokens[:7]
+    prefixes = [history(ids) for ids in (tokens[:4], tokens, other, again, other[:3], branch, again)]
     model, calls = load_model(random_policy).eval(), []
     decoder = predictor.model.get_decoder()
     handle = decoder.register_forward_pre_hook(lambda m, a, kw: calls.append(kw["input_ids"].shape), with_kwargs=True)
+    monkeypatch.setattr(policy_features, "FORWARD_TOKENS", limit)
     with torch.no_grad():
         found = predictor._states(prefixes)
     handle.remove()
-    assert [rows for rows, _ in calls] == [2]
+    assert calls == [(1, count) for count in read]
     for row, prefix in zip(found, prefixes, strict=True):
         with torch.inference_mode():
             states = model.get_decoder()(
@@ -115,7 +119,7 @@ def test_state_survives_a_checkpoint(predictor, random_policy, tmp_path, histori
     prefixes, rate = histories(50)
     predictor.fit(prefixes, rate, np.ones(50), new=50, seed=0)
     predictor.save(tmp_path)
-    again = PolicyFeatures(SETTINGS, random_policy)
+    again = PolicyFeatures(PARAMS, random_policy)
     again.load(tmp_path)
     np.testing.assert_array_equal(again.predict(prefixes).mean_A, predictor.predict(prefixes).mean_A)
 
@@ -128,7 +132,7 @@ def test_missing_or_damaged_state_is_an_error_never_a_fresh_predictor(predictor,
         state.unlink()
     if damage == "truncated":
         state.write_bytes(state.read_bytes()[:100])
-    other = PredictorParams(hidden=16) if damage == "other size" else SETTINGS
+    other = PolicyFeaturesParams(hidden=16) if damage == "other size" else PARAMS
     with pytest.raises(UserError, match="missing or damaged"):
         PolicyFeatures(other, random_policy).load(tmp_path)
 
@@ -140,12 +144,8 @@ def test_nothing_to_fit_is_no_crash(predictor):
 
 def test_diverging_fit_is_undone_with_a_warning(random_policy, histories, caplog):
     prefixes, rate = histories(50)
-    predictor = PolicyFeatures(replace_learning_rate(1e30), random_policy)
+    predictor = PolicyFeatures(PolicyFeaturesParams(learning_rate=1e30), random_policy)
     before = predictor.predict(prefixes).mean_A
     assert np.isnan(predictor.fit(prefixes, rate, np.ones(50), new=50, seed=0)["fit_loss"])
     assert "predictor.learning_rate" in caplog.text
     np.testing.assert_array_equal(predictor.predict(prefixes).mean_A, before)
-
-
-def replace_learning_rate(rate: float) -> PredictorParams:
-    return PredictorParams.model_validate(Params().predictor.model_dump() | {"learning_rate": rate})

@@ -8,20 +8,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from components.build import make_predictor, make_sampler
+from components.build import make_environment, make_predictor, make_sampler
 from components.environments.base import Prompt
 from components.environments.dataset import load_prompts, prepare
 from components.errors import UserError
 from components.params.root import Params, compose
 from components.policy.warmup import warm_up
-from components.predictor.base import Prefix
+from components.predictor.base import Prefix, labels_of
 from components.predictor.models import PREDICTORS
 from components.predictor.models.oracle import Oracle
+from components.tree.forest import Forest
 from components.tree.schema import Node, Origin
 
 
-def settings(params: Params, **predictor: object) -> Params:
-    return compose(params.model_dump() | {"predictor": predictor})
+def settings(params: Params, name: str = "policy-features", **keys: object) -> Params:
+    """The parameters with another predictor, and those of the keys that it has."""
+    mine = {key: value for key, value in keys.items() if key in PREDICTORS[name].Params.model_fields}
+    return compose(params.model_dump() | {"predictor": {"name": name, **mine}})
 
 
 TRAINED = [name for name in PREDICTORS if name not in ("oracle", "beta")]
@@ -109,8 +112,9 @@ def test_backbone_with_another_vocabulary_is_refused(params, random_policy, tmp_
 
 def test_oracle_agrees_with_other_rollouts_at_roots_and_prefixes(params, tmp_path):
     """Two oracles with different seeds see the same V, up to sampling noise; at a prefix it follows the prefix."""
-    policy = warm_up(params.policy, "multihop", tmp_path)
-    prompts = load_prompts(prepare(params.environment, tmp_path) / "val.parquet")
+    environment = make_environment(params)
+    policy = warm_up(params.policy, environment, tmp_path)
+    prompts = load_prompts(prepare(environment, tmp_path) / "val.parquet")
     sampler = make_sampler(params, policy, 0)
     roots = [Prefix.root(p, sampler.renderer.prompt_ids(sampler.environment.chat(p))) for p in prompts]
     chosen = settings(params, name="oracle", rollouts=32)
@@ -119,21 +123,20 @@ def test_oracle_agrees_with_other_rollouts_at_roots_and_prefixes(params, tmp_pat
     assert np.abs(one.mean_A - two.mean_A).max() < 0.4
     assert np.corrcoef(one.mean_A, two.mean_A)[0, 1] > 0.9
     np.testing.assert_array_equal(one.concentration_A, 33.0)
-    from components.environments.multihop import solve
-
-    path = solve(prompts[0])[:-1]
     ids, acted = list(roots[0].token_ids), [False] * len(roots[0].token_ids)
-    for action, observation in path:
+    state, path = environment.reset(prompts[0]), environment.solve(prompts[0])[:-1]
+    for action in path:
+        transition = environment.step(state, action)
         turn = [*sampler.renderer.tokenizer(action, add_special_tokens=False)["input_ids"], sampler.renderer.eos_id]
-        ids += [*turn, *sampler.renderer.observation_ids(observation)]
-        acted += [True] * len(turn) + [False] * len(sampler.renderer.observation_ids(observation))
-    solved = Prefix(prompts[0], ids, acted, [0.0] * len(ids), tuple(action for action, _ in path))
+        seen = sampler.renderer.observation_ids(transition.observation)
+        state, ids, acted = transition.state, [*ids, *turn, *seen], acted + [True] * len(turn) + [False] * len(seen)
+    solved = Prefix(prompts[0], ids, acted, [0.0] * len(ids), tuple(path))
     assert make_predictor(chosen, policy).predict([solved]).mean_A[0] > 0.6
 
 
 def test_unknown_predictor_is_one_line_that_names_the_known_ones(params):
-    with pytest.raises(ValueError, match="choose one of policy-features, encoder, backbone, beta, mixture, oracle"):
-        settings(params, name="crystal-ball")
+    with pytest.raises(UserError, match="choose one of backbone, beta, encoder, mixture, oracle, policy-features"):
+        compose(params.model_dump() | {"predictor": {"name": "crystal-ball"}})
 
 
 def test_missing_state_is_an_error(params, random_policy):
@@ -156,6 +159,21 @@ def test_oracle_counts_outcomes_of_graded_rewards():
             ]
 
     for reward, mean in ((0.4, 0.5 / 5), (0.6, 4.5 / 5)):
-        verifier = SimpleNamespace(score=lambda prompt, answer, reward=reward: reward)
-        belief = Oracle(Sampler(), verifier, 4, 0).predict([Prefix.root(prompt, [1])])
+        sampler = Sampler()
+        sampler.environment = SimpleNamespace(score=lambda prompt, answer, reward=reward: reward)
+        belief = Oracle(sampler, 4, 0).predict([Prefix.root(prompt, [1])])
         assert belief.mean_A.tolist() == pytest.approx([mean])
+
+
+def test_labels_are_the_fresh_rollouts_at_roots_and_inner_nodes():
+    """A continuation that starts at the prefix is a label there, and none for the root; leaves have no label."""
+    asked, end = Prompt("p", "q", "a"), {"stop_reason": "answered", "is_action": [True], "logprobs": [-0.1]}
+    nodes = [
+        Node(0, "p", 0, -1, 0, Origin.ROOT, token_ids=[5], is_action=[False], logprobs=[0.0]),
+        Node(0, "p", 1, 0, 1, Origin.FACTUAL, 0, 0, [6], [True], [-0.1], action="look"),
+        Node(0, "p", 2, 1, 2, Origin.FACTUAL, 0, 0, [7], reward=0.0, **end),
+        Node(0, "p", 3, 1, 2, Origin.COUNTERFACTUAL, 1, 0, [8], reward=1.0, **end),
+    ]
+    prefixes, successes, trials = labels_of(Forest(nodes), {"p": asked})
+    assert [(p.token_ids, p.actions, p.prompt_tokens) for p in prefixes] == [([5], (), 1), ([5, 6], ("look",), 1)]
+    assert (successes.tolist(), trials.tolist()) == ([0.0, 1.0], [1, 2])

@@ -9,7 +9,7 @@ import pytest
 
 from components.params.root import compose
 from components.tracking.advice import nothing_learnt
-from components.tracking.contrast import believed_flips, can_stage_2_pay, contrast_by_turn, seen_flips
+from components.tracking.contrast import Contrast, believed_flips, contrast_by_turn, seen_flips
 from components.tracking.names import iteration_metrics
 from components.tree.forest import Forest
 from components.tree.schema import Node, Origin, StopReason
@@ -157,4 +157,5 @@ def test_what_one_more_rollout_brings_as_believed_and_as_seen():
     ],
 )  # fmt: skip
 def test_one_line_says_whether_stage_2_can_pay(believed, seen, said):
-    assert re.search(said, can_stage_2_pay([np.array(believed).reshape(-1, 2)], np.array(seen, dtype=float)))
+    contrast = Contrast(np.zeros((0, 3)), np.array(believed).reshape(-1, 2), np.array(seen, dtype=float))
+    assert re.search(said, Contrast.total([contrast]).can_stage_2_pay())

@@ -132,7 +132,7 @@ def test_facts_parameters_contrast_and_gold_answers_are_there():
     assert "root_units: 128" in page
     assert "Whether stage 2 can pay" not in page  # prefixes have predictions
     assert table["at the prompt"] == ["4", "4", "0.000"]  # the continuation, which succeeded, is no fresh sample there
-    assert table["one more from the prompt, to a tree without contrast"][2] == "0.000"
+    assert table["one more from the prompt, in a tree without contrast"][2] == "0.000"
     assert trees(page)[0]["gold"] == "gold"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _SPELLINGS = {
     "-": "−–—‐‑‒―﹣－", "*": "∗＊", "/": "⁄∕", r"\times ": "×✕✖", r"\cdot ": "·⋅∙•", r"\div ": "÷",
@@ -64,6 +65,7 @@ _INDIAN = re.compile(r"(?<![\w.,({\[])\d{1,2}(?:,\d{2})+,\d{3}(?![\w.,])")
 _FRACTION_GROUPS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?![\d/])")
 
 
+@lru_cache(maxsize=64)  # each reading of one answer begins with it
 def clean(text: str, answer: bool = False) -> str:
     """The text with one spelling of each sign, without typesetting and Markdown, its digits no longer in groups.
 

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, Cache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from components.policy.engines.transformers.prefix_cache import PrefixCache
+from components.policy.packing.tree_attention import attention as packed
 from components.tree.trie import nested
 
-NAME = "branches"  # of the attention, for `set_attn_implementation`; plain SDPA for whoever passes no branches
+NAME = "branches"  # for `set_attn_implementation`; packed trees, or plain SDPA, where no branches are passed
 
 
 class RowCache(Cache):  # type: ignore[misc]  # transformers is not typed
@@ -148,7 +148,7 @@ def _gather(cache: PrefixCache, slots: Sequence[np.ndarray], length: int) -> Ten
 def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
     branches = kwargs.pop("branches", None)
     if branches is None:
-        return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+        return packed(module, query, key, value, mask, **kwargs)
     return branches.attend(query, module.layer_idx, kwargs["scaling"]), None
 
 

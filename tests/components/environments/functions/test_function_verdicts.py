@@ -9,22 +9,62 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
+from bench.functions_gold import answer_of, corrupt, reference_verdict, variants
 from components.environments.base import Prompt
 from components.environments.functions import Functions
 from components.environments.functions.calls import write_turns
 from components.environments.functions.gold import gold_turns
-from components.environments.functions.prompts import load_bfcl
+from components.environments.functions.prompts import MULTI_TURN, SINGLE_TURN, load_bfcl
 from components.environments.parsing import Call
 from components.environments.verify import verify
 
+# Rows whose possible answers contradict their own function documents: a required parameter without a possible value, or
+# a parameter that the function has not.
+UNSATISFIABLE = {"live_simple_106-63-0", "live_simple_112-68-0", "live_multiple_862-181-3", "live_multiple_964-207-0"}
+
 
 @pytest.fixture(scope="module")
-def base() -> Prompt:
-    return load_bfcl(["multi_turn_base"])[0]
+def multi_turn() -> list[Prompt]:
+    return load_bfcl(MULTI_TURN)
+
+
+@pytest.fixture(scope="module")
+def base(multi_turn) -> Prompt:
+    return multi_turn[0]
 
 
 def reward(prompt: Prompt, turns) -> float | None:
     return verify(Functions(), prompt, write_turns(turns)).reward
+
+
+def test_all_multi_turn_ground_truths_score_1_and_a_quarter_0_without_their_last_call(multi_turn):
+    environment = Functions()
+    assert len(multi_turn) == 800
+    for number, prompt in enumerate(multi_turn):
+        gold = gold_turns(prompt)
+        assert environment.score(prompt, answer_of(prompt, gold)) == 1.0, prompt.metadata["source_id"]
+        if number % 4:
+            continue  # bench/functions_gold.py corrupts them all
+        kind, dropped = next(corrupt(gold))
+        assert kind == "dropped"
+        assert environment.score(prompt, answer_of(prompt, dropped)) == 0.0, prompt.metadata["source_id"]
+
+
+def test_all_single_turn_rows_score_1_and_corrupted_ones_0_but_for_those_that_contradict_themselves():
+    environment, failed = Functions(), set()
+    for prompt in load_bfcl(SINGLE_TURN):
+        for kind, turns in variants(prompt):
+            if environment.score(prompt, answer_of(prompt, turns)) != float(kind == "gold"):
+                failed.add(prompt.metadata["source_id"])
+    assert failed == UNSATISFIABLE
+
+
+def test_verdicts_are_those_of_the_package(multi_turn):
+    environment = Functions()
+    for prompt in multi_turn[::16]:
+        for _, turns in variants(prompt):
+            ours = environment.score(prompt, answer_of(prompt, turns))
+            assert bool(ours) == reference_verdict(prompt, turns), prompt.metadata["source_id"]
 
 
 def test_one_call_a_step_is_as_good_as_all_at_once(base):

@@ -12,19 +12,15 @@ import pytest
 
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed")
 
-from bench.functions_gold import answer_of, corrupt, reference_verdict, variants
+from bench.functions_gold import answer_of
 from components.environments.base import Prompt, replay
 from components.environments.functions import Functions, FunctionsParams, State, bfcl
 from components.environments.functions.calls import hermes
 from components.environments.functions.gold import gold_turns, play
-from components.environments.functions.prompts import MULTI_TURN, SINGLE_TURN, load_bfcl
+from components.environments.functions.prompts import MULTI_TURN, load_bfcl
 from components.environments.parsing import Call
 from components.environments.verify import verify
 from components.tree.schema import StopReason
-
-# Rows whose possible answers contradict their own function documents: a required parameter without a possible value, or
-# a parameter that the function has not.
-UNSATISFIABLE = {"live_simple_106-63-0", "live_simple_112-68-0", "live_multiple_862-181-3", "live_multiple_964-207-0"}
 
 
 @pytest.fixture(scope="module")
@@ -53,36 +49,6 @@ def act(state: State, *calls: Call):
 
 def made(**section) -> Functions:
     return Functions(FunctionsParams(**section))
-
-
-def test_all_multi_turn_ground_truths_score_1_and_a_quarter_0_without_their_last_call(multi_turn):
-    environment = Functions()
-    assert len(multi_turn) == 800
-    for number, prompt in enumerate(multi_turn):
-        gold = gold_turns(prompt)
-        assert environment.score(prompt, answer_of(prompt, gold)) == 1.0, prompt.metadata["source_id"]
-        if number % 4:
-            continue  # bench/functions_gold.py corrupts them all
-        kind, dropped = next(corrupt(gold))
-        assert kind == "dropped"
-        assert environment.score(prompt, answer_of(prompt, dropped)) == 0.0, prompt.metadata["source_id"]
-
-
-def test_all_single_turn_rows_score_1_and_corrupted_ones_0_but_for_those_that_contradict_themselves():
-    environment, failed = Functions(), set()
-    for prompt in load_bfcl(SINGLE_TURN):
-        for kind, turns in variants(prompt):
-            if environment.score(prompt, answer_of(prompt, turns)) != float(kind == "gold"):
-                failed.add(prompt.metadata["source_id"])
-    assert failed == UNSATISFIABLE
-
-
-def test_verdicts_are_those_of_the_package(multi_turn):
-    environment = Functions()
-    for prompt in multi_turn[::16]:
-        for _, turns in variants(prompt):
-            ours = environment.score(prompt, answer_of(prompt, turns))
-            assert bool(ours) == reference_verdict(prompt, turns), prompt.metadata["source_id"]
 
 
 def test_replaying_a_prefix_restores_its_state_and_branches_never_meet(multi_turn):
@@ -140,10 +106,9 @@ def test_functions_are_held_back_until_the_user_brings_them(by_id):
 
 def test_the_conversation_begins_as_chat_templates_take_it(by_id):
     chat = Functions().chat(by_id["multi_turn_base_0"])
-    assert chat.messages[0][0] == "user"
+    assert chat.messages == tuple(map(tuple, by_id["multi_turn_base_0"].metadata["turns"][0]))
     types = {p["type"] for tool in chat.tools for p in tool["function"]["parameters"]["properties"].values()}
     assert types <= {"string", "integer", "number", "boolean", "array", "object"}
-    assert all(tool["function"]["parameters"]["type"] == "object" for tool in chat.tools)
 
 
 def test_a_turn_without_calls_brings_the_next_request_and_the_last_one_the_answer(by_id):

@@ -10,7 +10,7 @@ import pytest
 
 from components.environments import search as searching
 from components.environments.base import replay
-from components.environments.search import Search, SearchParams, final_answer, load_examples
+from components.environments.search import Search, SearchParams, load_examples
 from components.environments.search.questions import make_prompt
 from components.environments.search.retrieval import QUERY_CHARACTERS, Bm25, Passage, RetrievalError
 from components.errors import UserError
@@ -156,6 +156,8 @@ def test_a_turn_that_says_nothing_is_a_typed_stop(action):
         ("<answer>Paris</answer> wait <answer>Rome</answer> no <answer>\nGeneva\n</answer> done", "Geneva"),
         ("<answer>and</answer>", "and"),
         ("<answer>Geneva", "Geneva"),
+        ("a </answer> b", "a"),
+        ("<answer>1 < 2 and </b></answer> tail", "1 < 2 and </b>"),
         ("<answer>Final Answer: Geneva</answer>", "Geneva"),
         ("<answer>" * 10**5 + "Geneva", "Geneva"),
         ("x" * 10**5, "x" * 10**5),
@@ -167,11 +169,6 @@ def test_final_answers(text, answer):
     transition = step(text)
     assert transition.answer == answer
     assert time.process_time() - start < 0.5
-
-
-def test_text_in_the_answer_tags_is_taken_whole():
-    assert final_answer("a </answer> b") == "a"
-    assert final_answer("<answer>1 < 2 and </b></answer> tail") == "1 < 2 and </b>"
 
 
 def test_hostile_queries_reach_the_search_clean_and_cut():
