@@ -24,8 +24,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from bench.results import record
-from components.build import make_environment
-from components.params.root import compose
+from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams
 from components.policy.tiny import build_model, build_tokenizer
 from components.policy.trainers.base import UpdateParams
@@ -48,7 +47,7 @@ def main(repeats: int = 3) -> None:
 def times(folder: Path, repeats: int) -> dict[str, float]:
     """Seconds of the optimiser steps of one update, and of the whole update with the launch."""
     policy, forest = folder / "tiny", random_forest(128, 3, 40, 90)
-    save(build_model(PolicyParams(), build_tokenizer(make_environment(compose({})).vocabulary())), policy)
+    save(build_model(PolicyParams(), build_tokenizer(MultiHop().vocabulary())), policy)
     taken: dict[str, list[float]] = {}
     for repeat in range(repeats):
         begin = time.perf_counter()
@@ -91,7 +90,8 @@ def update(chosen: DeepSpeedParams, forest: Forest, policy: Path, target: Path) 
 
 
 def settings(processes: int, stage: int, **changes: float) -> DeepSpeedParams:
-    return DeepSpeedParams.model_validate({"processes": processes, "zero_stage": stage, "advantage": "grpo"} | changes)
+    chosen = {"name": "deepspeed", "processes": processes, "zero_stage": stage, "advantage": "grpo"}
+    return DeepSpeedParams.model_validate(chosen | changes)
 
 
 def random_forest(prompts: int, rollouts: int, length: int, tokens: int, turns: int = 3) -> Forest:
@@ -121,7 +121,7 @@ def random_forest(prompts: int, rollouts: int, length: int, tokens: int, turns: 
 
 def save(model: Qwen3ForCausalLM, policy: Path) -> None:
     model.save_pretrained(policy)
-    build_tokenizer(make_environment(compose({})).vocabulary()).save_pretrained(policy)
+    build_tokenizer(MultiHop().vocabulary()).save_pretrained(policy)
 
 
 if __name__ == "__main__":

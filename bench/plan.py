@@ -17,8 +17,8 @@ from pathlib import Path
 from bench.results import record
 from components.params.load import load_params
 from components.params.root import Params, compose
-from components.planning import make_cluster, memory, model_of, plan
-from components.planning.memory import Placement
+from components.planning import make_cluster, memory, plan
+from components.planning.memory import Layout
 
 # name: (layers, hidden, intermediate, vocabulary, sequences, tokens of a sequence, sequences in one forward pass)
 UPDATES = {
@@ -76,12 +76,11 @@ def child(what: str, name: str) -> None:
             os._exit(0)
         os.wait()
         params = settings(shape, str(folder))
-        model, place = model_of(str(folder), params.policy), Placement.of(params)
-        base = resident()
+        layout, base = Layout.of(params), resident()
         if what == "update":
             forest = Forest(pairs(sequences, length))
             TorchTrainer(params.update, 1.0).update(forest, folder, Path(temporary) / "next", 0)
-            parts, last = memory.update(params, model, place, sequences), memory.writing(model, place)
+            parts, last = memory.update(layout, sequences), memory.writing(layout)
             predicted = max(sum(parts.values()), sum(last.values()))
         else:
             engine, third = TransformersEngine(params.engine), length // 3
@@ -90,7 +89,7 @@ def child(what: str, name: str) -> None:
             said = engine.generate(requests)
             again = [Request(r.token_ids + c.token_ids, r.seed, third) for r, c in zip(requests, said, strict=True)]
             engine.generate(again)
-            predicted = sum(memory.sampling(params, model, place, third).values())
+            predicted = sum(memory.sampling(layout, third).values())
     print(json.dumps([predicted, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base]))
 
 
@@ -135,7 +134,7 @@ def default_run() -> dict[str, float]:
         sizes = [len(n.token_ids) for n in forest.nodes]
         tree, paths = sum(sizes), sum(len(forest.prefix_ids(leaf)) for leaf in forest.leaves_L.tolist())
         on_disk = sum(file.stat().st_size for file in folder.glob("*.parquet"))
-    made = plan(params, model_of(None, params.policy), None, make_cluster(0, "H100", None))
+    made = plan(params, make_cluster(0, "H100", None))
     return {
         "plan_tree_tokens_ratio": made.tree_tokens / tree,
         "plan_path_tokens_ratio": made.path_tokens / paths,

@@ -32,8 +32,7 @@ import numpy as np
 import torch
 
 from bench.results import record
-from components.build import make_environment
-from components.params.root import compose
+from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams
 from components.policy.engines.base import Completion, Request
 from components.policy.engines.transformers import TransformersParams
@@ -45,7 +44,7 @@ LEAVES = 64  # of one call
 
 
 @dataclass(frozen=True)
-class Budget:
+class Shape:
     """A tree: `branches[i]` is the number of shared tokens before leaf i."""
 
     name: str
@@ -61,10 +60,10 @@ class Budget:
 
 
 SHAPES = (
-    Budget("4x256", (256,) * 4),
-    Budget("4x512", (512,) * 4),
-    Budget("8x512", (512,) * 8),
-    Budget("chain", (384, 432, 480, 528, 576, 624, 672, 720)),
+    Shape("4x256", (256,) * 4),
+    Shape("4x512", (512,) * 4),
+    Shape("8x512", (512,) * 8),
+    Shape("chain", (384, 432, 480, 528, 576, 624, 672, 720)),
 )
 
 
@@ -85,7 +84,7 @@ class FlatEngine(TransformersEngine):
         return completions
 
 
-def requests(shape: Budget, seed: int, vocabulary: int) -> list[Request]:
+def requests(shape: Shape, seed: int, vocabulary: int) -> list[Request]:
     """Requests for whole trees of a shape, as many as have 64 leaves."""
     rng = np.random.default_rng(seed)
     out = []
@@ -95,7 +94,7 @@ def requests(shape: Budget, seed: int, vocabulary: int) -> list[Request]:
     return out
 
 
-def flop_bound(shape: Budget, config: Any) -> float:
+def flop_bound(shape: Shape, config: Any) -> float:
     """Floating-point operations of the flat tree over those of the shared one."""
     width, hidden = config.num_attention_heads * config.head_dim, config.hidden_size
     kv = config.num_key_value_heads * config.head_dim
@@ -162,7 +161,7 @@ def main(repeats: int = 5) -> None:
         ("tree_sampling_tiny", PolicyParams()),
     ):
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer = build_tokenizer(make_environment(compose({})).vocabulary())
+            tokenizer = build_tokenizer(MultiHop().vocabulary())
             build_model(settings, tokenizer).save_pretrained(folder)
             record(measure(Path(folder), name, repeats))
             if name.endswith("tiny"):

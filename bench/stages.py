@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from components.allocation.arms import ARMS
 from tasks.expand import expand_prefixes
 from tasks.refit import refit_predictor
 from tasks.run import Run
@@ -28,10 +29,12 @@ def iterate(run: Run, number: int, policy: Path, predictor: Path | None) -> tupl
     scored = timed("score_prompts", score_prompts, policy=policy, predictor=predictor)
     roots = timed("allocate_roots", allocate_roots, scored=scored)
     generated = timed("generate", generate, policy=policy, roots=roots)
-    first = timed("verify_factual", verify_factual, forest=generated)
-    factual = timed("refill_roots", refill_roots, policy=policy, roots=roots, factual=first)
-    expanded = timed("expand_prefixes", expand_prefixes, policy=policy, predictor=predictor, factual=factual)
-    verified = timed("verify_counterfactual", verify_counterfactual, forest=expanded)
+    verified, arm = timed("verify_factual", verify_factual, forest=generated), ARMS[run.params.allocation.arm]
+    if arm.refills:
+        verified = timed("refill_roots", refill_roots, policy=policy, roots=roots, factual=verified)
+    if arm.branches:
+        expanded = timed("expand_prefixes", expand_prefixes, policy=policy, predictor=predictor, factual=verified)
+        verified = timed("verify_counterfactual", verify_counterfactual, forest=expanded)
     replayed = range(max(0, number - run.params.predictor.replay), number)
     earlier = [run.iteration(k) / "forest.parquet" for k in replayed]
     predictor = timed(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from components.errors import UserError
+from components.policy.packing.padded import groups
 from components.policy.packing.rows import Row, layout, split
 from components.policy.trainers.base import UpdateParams
 from components.tree.forest import Forest
@@ -100,32 +101,27 @@ def micro_batches(
         )
     if settings.packing != "flat":
         return [pack(part) for part in split(rows, settings.micro_batch_tokens)]
-    batches: list[list[Row]] = []
-    for row in sorted(rows, key=lambda r: len(r.token_ids)):  # similar lengths together; a longer row stands alone
-        if batches and (len(batches[-1]) + 1) * len(row.token_ids) <= settings.micro_batch_tokens:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return [collate(part) for part in batches]
+    rows.sort(key=lambda row: len(row.token_ids))  # similar lengths together: little padding
+    return [collate(part) for part in groups(rows, lambda row: len(row.token_ids), settings.micro_batch_tokens)]
 
 
 def build_rows(forest: Forest, terms: Terms, proximal: Proximal | None = None) -> list[Row]:
     """One row per leaf that has terms: its path up to the last trained token, each term at its node's action tokens."""
     by_leaf: dict[int, dict[int, tuple[float, float]]] = {}
-    for leaf, node, advantage, weight in zip(
-        terms.leaf_K.tolist(), terms.node_K.tolist(), terms.advantage_K, terms.weight_K, strict=True
-    ):
-        by_leaf.setdefault(leaf, {})[node] = (float(advantage), float(weight))
+    columns = (terms.leaf_K, terms.node_K, terms.advantage_K, terms.weight_K)
+    for leaf, node, advantage, weight in zip(*(column.tolist() for column in columns), strict=True):
+        by_leaf.setdefault(leaf, {})[node] = (advantage, weight)
     old_T = forest.logprob_T if proximal is None else proximal.logprob_T
     rows = []
     for leaf, by_node in by_leaf.items():
         path = forest.path(leaf)
         index_T = np.concatenate([np.arange(forest.tokens_N[n]) + forest.first_N[n] for n in path])
+        # what a node has, each of its tokens has; observations and the prompt are not trained
         advantage, weight = np.array([by_node.get(n, (0.0, 0.0)) for n in path]).repeat(forest.tokens_N[path], axis=0).T
         weight = np.where(forest.is_action_T[index_T], weight, 0.0)
-        end = int(np.flatnonzero(weight)[-1]) + 1
+        end = int(np.flatnonzero(weight)[-1]) + 1  # nothing is computed behind the last trained token
         index_T, advantage, weight = index_T[:end], advantage[:end], weight[:end]
-        if proximal is not None:
+        if proximal is not None:  # NaN where nothing is trained must not come in by 0 * NaN
             weight = np.where(weight > 0, weight * proximal.weight_T[index_T], 0.0)
         rows.append(Row(forest.token_ids_T[index_T], old_T[index_T], advantage, weight, index_T, leaf))
     return rows
@@ -170,11 +166,12 @@ def _batch(rows: list[Row], places: list[np.ndarray], input_ids: np.ndarray) -> 
 
     if any(c[0] == 0 for c in columns):
         raise ValueError("the first token of a path was sampled without a prompt before it and cannot be scored")
+    # A token is predicted at the place of the one before it on its own path: for the first token of a branch, that is
+    # the last one of the shared prefix. The same token at the same place is one prediction for all terms that mean it.
     before_K = np.concatenate([place[c - 1] for place, c in zip(places, columns, strict=True)])
     target_K = gather("token_ids", np.int64)
-    _, first_Q, prediction_K = np.unique(
-        before_K * (target_K.max() + 1) + target_K, return_index=True, return_inverse=True
-    )
+    pair_K = before_K * (target_K.max() + 1) + target_K  # one number for (place, token)
+    _, first_Q, prediction_K = np.unique(pair_K, return_index=True, return_inverse=True)
     arrays = {
         "input_ids": input_ids,
         "predictor_Q": before_K[first_Q],

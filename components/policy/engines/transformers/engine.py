@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ from components.policy.checkpoint import ids_of, shared_model
 from components.policy.engines.base import Completion, Engine, Request
 from components.policy.engines.transformers.attention import BranchCache, RowCache, save
 from components.policy.engines.transformers.prefix_cache import PrefixCache
+from components.policy.packing.padded import groups
 from components.storage import content_hash
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 FORWARD_TOKENS = 4096  # rows by tokens in one forward pass over histories
 MASK_ENTRIES = 2**24  # rows by tokens by visible positions
 LIVE = 0.75  # rows that have ended are dropped once the others are at most this share
-
-T = TypeVar("T")
 
 _sampling = threading.Lock()  # a second batch at the same time would cost memory and win nothing
 
@@ -211,20 +209,6 @@ class TransformersEngine(Engine, threading.local):
         )
         logits: torch.Tensor = self.model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
         return logits
-
-
-def groups(items: Sequence[T], length: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """Consecutive items, as many as fit: their number times the largest length is at most `most`, or it is one item."""
-    group: list[T] = []
-    longest = 0
-    for item in items:
-        longest = max(longest, length(item))
-        if group and (len(group) + 1) * longest > most:
-            yield group
-            group, longest = [], length(item)
-        group.append(item)
-    if group:
-        yield group
 
 
 def draw(logits: torch.Tensor, uniform_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
