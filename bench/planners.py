@@ -17,7 +17,6 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from components.allocation.roots_dp import plan_roots_dp
 
 from bench.results import record
 from components.allocation.anchors import Anchors, Belief

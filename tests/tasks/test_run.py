@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from flows.report import report
 
 from components.errors import UserError
 from components.params.load import merge
 from components.params.root import Params, compose
 from components.storage import read_json, write_json, write_sealed, write_text
+from flows.show import report
 from tasks.prepare import prepare_data, warm_up_policy
 from tasks.run import EarlierVersionError, Run, find_run, lock, open_run
 from tests.tasks.pipeline import new_run
