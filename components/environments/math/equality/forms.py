@@ -63,13 +63,13 @@ class _Reader:
 
     def many(self, tokens: list[Token]) -> Node:
         """A list, or its only item."""
-        if tokens and tokens[0].kind == "word" and tokens[0].text.casefold() in ("either", "both"):
-            tokens = tokens[1:]
         if tokens and tokens[-1].text.casefold() == "respectively":
             tokens = tokens[:-1]
         pieces, joiners = split(tokens, ",", ";", "and", "or", "\\vee", "\\wedge")
         if not joiners:
             return self.item(tokens)
+        if pieces[0] and pieces[0][0].text.casefold() in ("either", "both"):
+            pieces[0] = pieces[0][1:]
         joiner = "or" if {"or", "\\vee"} & {*joiners} else "and" if {"and", "\\wedge"} & {*joiners} else ","
         if joiner != ",":
             pieces = [piece for piece in pieces if piece]  # 1, 2, and 3

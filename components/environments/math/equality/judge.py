@@ -67,7 +67,7 @@ def _whole(gold: str, answer: str) -> bool | None:
     if any(same(one, other) for one in wanted for other in _variants(readings, wanted)):
         return True
     if foreign.concerns(mine) or foreign.concerns(theirs):
-        return foreign.equal(gold, answer)
+        return foreign.equal(gold, answer) or (False if readings else None)
     chosen = _choice(theirs)
     if chosen and chosen[1]:  # (E) 42
         return _whole(gold, _text(chosen[1]))

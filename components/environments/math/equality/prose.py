@@ -15,30 +15,34 @@ _SENTENCES = re.compile(
     r"(?<=[.!?])(?<!\d\.)(?<!\b[a-zA-Z]\.)(?<!\\!)\s+|(?<=[.!?][*$)])\s+|(?<=\d\.)\s+(?=[A-Z\\$*])|\n+"
 )
 _HEDGES = re.compile(
-    r"\b(?:not|no|nope|never|neither|nor|none|nothing|cannot|wrong\w*|incorrect\w*|false|fail\w*|errors?|mistaken?s?|"
-    r"either|maybe|perhaps|possibl[ey]|possibilit\w*|probably|presumably|might|could|may|guess\w*|unsure|uncertain\w*|"
-    r"sure|doubt\w*|if|unless|whether|suppos\w*|assum\w*|claim\w*|say|says|said|between|least|most|than|except|give up|"
-    r"gave up|stuck|tried|try|trying|instead|however|although|though|actually|wait|hmm+|oops|sorry|rather|unlikely|"
-    r"likely|impossible|contradict\w*|somewhere|unknown|anything|alternatively|hope\w*|imagine\w*|pretend\w*|random|dunno|idk|"
-    r"would have been|used to|thinks?|thought|believes?d?|friend|textbook|far from|reject\w*|rule[ds]? out|without|"
-    r"scratch|correction|never mind|second thought|hardly|ignore|disregard|example|opposite|excluding|other|differs?|"
-    r"different)\b|n['’]t\b|\?|≠|!=|"
-    r"\\(?:neq?|not)(?![a-zA-Z])",
+    r"\b(?:not|no|nope|never|neither|nor|none|nothing|cannot|wrong\w*|incorrect\w*|false|fail\w*|errors?|"
+    r"mistaken?s?|either|maybe|perhaps|possibl[ey]|possibilit\w*|probably|presumably|might|could|may|guess\w*|"
+    r"unsure|uncertain\w*|sure|doubt\w*|if|unless|whether|suppos\w*|assum\w*|claim\w*|say|says|said|between|least|"
+    r"most|than|except|give up|gave up|stuck|tried|try|trying|instead|however|although|though|actually|wait|hmm+|"
+    r"oops|sorry|rather|unlikely|likely|impossible|contradict\w*|somewhere|unknown|anything|alternatively|hope\w*|"
+    r"imagine\w*|pretend\w*|random|dunno|idk|would have been|used to|thinks?|thought|believes?d?|friend|textbook|"
+    r"far from|reject\w*|rule[ds]? out|without|someone|somebody|else|scratch|correction|never mind|second thought|"
+    r"hardly|ignore|disregard|example|opposite|excluding|other|differs?|different)\b|n['’]t\b|\?|≠|!=|\\(?:neq?|"
+    r"not)(?![a-zA-Z])",
     re.IGNORECASE,
 )
 _TURNS = re.compile(
     r"\b(?:so|therefore|thus|hence|in conclusion|finally)\b,?|,\s*but\b|\bbut (?=the |it |then |now )", re.IGNORECASE
 )
 _LINKS = re.compile(
-    r"\b(?:is|are|was|were|be|equals?|equal to|gives?|gets?|got|obtain(?:s|ed)?|have|has|had|makes?|made|costs?|"
-    r"becomes?|needs?|left with|answer|ans|result|solutions?|options?|choice|find|found|totals?|sells?|sold|spends?|"
-    r"spent|earns?|earned|pays?|paid|takes?|took|leaves?|left|receives?|saves?|saved|uses?|used|buys?|bought|eats?|ate|reads?|runs?|drives?|"
-    r"travels?|weighs?|owes?|walks?|produces?|collects?|scores?|contains?|holds?|wins?)\b\s*"
-    r"(?:simply|just|exactly|therefore|thus|then|equal to|given by|that|a total of|in total)?[\s:*]*",
+    r"\b(?:(?:follows|conclude|see|shows?|means|implies|deduce|know) that|is|are|was|were|be|equals?|equal to|"
+    r"gives?|gets?|got|obtain(?:s|ed)?|have|has|had|makes?|made|costs?|becomes?|needs?|left with|answer|ans|"
+    r"result|solutions?|options?|choice|find|found|totals?|sells?|sold|spends?|spent|earns?|earned|pays?|paid|"
+    r"takes?|took|leaves?|left|receives?|saves?|saved|uses?|used|buys?|bought|eats?|ate|reads?|runs?|drives?|"
+    r"travels?|weighs?|owes?|walks?|produces?|collects?|scores?|contains?|holds?|wins?)\b\s*(?:us|me|"
+    r"you)?\s*(?:simply|just|exactly|therefore|thus|then|equal to|given by|that|a total of|in total)?[\s:*]*",
     re.IGNORECASE,
 )
 _MARK = re.compile(r"\b(?:answers?|ans|results?|solutions?|options?|choice)\b", re.IGNORECASE)
-_REASON = re.compile(r"[,;]?\s+(?:because|since|as required|which|so that|due to|after|when)\b.*$", re.I | re.DOTALL)
+_REASON = re.compile(
+    r"\s+\([^()]*[a-z]{2}.*$|[,;]?\s+(?:because|since|as required|which|so that|due to|after|when)\b.*$",
+    re.I | re.DOTALL,
+)
 _PIECE = re.compile(
     r"\$[^$]+\$|\\\(.+?\\\)|[$€£¥]?\s?-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?(?:\s?%|°)?(?:\s?[/:^]\s?\d+)*"
 )

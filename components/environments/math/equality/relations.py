@@ -58,13 +58,17 @@ def _both(gold: Node, answer: Node, same: Same) -> bool:
     if "in" in signs:
         return len(signs) == 1 and same(gold.args[0], answer.args[0]) and same(gold.args[1], answer.args[1])
     mine, theirs = _oriented(gold), _oriented(answer)
+    if len(mine.args) > 2:
+        return (
+            mine.text == theirs.text and len(mine.args) == len(theirs.args) and all(map(same, mine.args, theirs.args))
+        )
     return mine.text == theirs.text and _proportional(mine, theirs, signed=mine.text != "!=")
 
 
 def _oriented(node: Node) -> Node:
-    """An inequality with < or <=."""
-    flipped = {">": "<", ">=": "<="}.get(node.text)
-    return node if flipped is None else Node("rel", node.args[::-1], flipped)
+    """An inequality with < or <=, or a chain of them."""
+    flipped = [{">": "<", ">=": "<="}.get(sign, "") for sign in reversed(node.text.split())]
+    return Node("rel", node.args[::-1], " ".join(flipped)) if all(flipped) else node
 
 
 def _name(node: Node) -> str:

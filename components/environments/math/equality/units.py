@@ -24,7 +24,7 @@ L: L,l,liter,litre; mL,ml,milliliter,millilitre=1/1000; cL,cl,centiliter=1/100; 
 gallon: gallon,gal; quart,qt=1/4; pint,pt=1/8; cup=1/16
 dollar: dollar,usd,buck; cent,penny,pennie,¢=1/100
 euro: euro,eur
-poundsterling: gbp; pence=1/100
+poundsterling: poundsterling,gbp; pence=1/100
 yen: yen,jpy
 rupee: rupee,rs,inr
 yuan: yuan,cny,rmb
@@ -56,7 +56,8 @@ H: H,henry
 acre: acre
 ha: ha,hectare
 """
-_SPEEDS = {"mph": "mi h", "kph": "km h", "kmph": "km h", "kmh": "km h", "fps": "ft s", "mps": "m s", "rpm": "rev min"}
+_SPEEDS = {"mph": "mi h", "kph": "km h", "kmph": "km h", "kmh": "km h", "fps": "ft s", "mps": "m s", "rpm": "rev min",
+           "mpg": "mi gallon"}  # fmt: skip
 MONEY = {"$": "dollar", "€": "euro", "£": "poundsterling", "¥": "yen", "₹": "rupee", "¢": "cent"}
 CODES = frozenset(["USD", "EUR", "GBP", "JPY", "INR", "Rs", "US"])
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
@@ -64,7 +65,9 @@ _EMPTY = listed(
     "unit units total altogether left remaining of the each apiece radian radians rad whole full piece pieces only "
     "respectively exactly long tall wide high deep old away more"
 )
-_IRREGULAR = {"people": "person", "children": "child", "men": "man", "women": "woman", "mice": "mouse", "feet": "foot"}
+_IRREGULAR = {"people": "person", "children": "child", "men": "man", "women": "woman", "mice": "mouse", "feet": "foot",
+              "geese": "goose", "teeth": "tooth", "dice": "die"}  # fmt: skip
+_IRREGULAR |= {word: word for word in listed("sheep fish deer aircraft offspring candy fruit paper money homework")}
 
 
 def _table() -> dict[str, tuple[Fraction, str]]:
@@ -130,8 +133,13 @@ def scale(tokens: list[Token]) -> tuple[int, list[Token]]:
     return factor, tokens
 
 
-def unit(tokens: list[Token]) -> tuple[Fraction, str]:
+def unit(tokens: list[Token], one: bool = False) -> tuple[Fraction, str]:
     """A unit's factor and what it measures, as ``known bases|other words``: ``m:1 s:-1|``, ``|apple``, ``|`` for none.
+
+    Args:
+        tokens: What stands behind a number.
+        one: Whether the number is one. Of any other number the things that it counts stand in the plural, which tells
+            them from words of another kind.
 
     Raises:
         Unreadable: if the tokens hold anything but a unit.
@@ -148,7 +156,7 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
             continue
         elif token.is_cmd("frac"):
             above, below = _halves(tokens[index:])
-            return unit([*tokens[: index - 1], *above, Token("op", "/"), *below])
+            return unit([*tokens[: index - 1], *above, Token("op", "/"), *below], one)
         elif token.text == "US":
             continue
         elif token.kind == "word" and word in ("square", "sq", "cubic", "cu"):
@@ -182,8 +190,14 @@ def unit(tokens: list[Token]) -> tuple[Fraction, str]:
             raise Unreadable(f"{token.text!r} is no unit")
     if count > 5:
         raise Unreadable("a sentence is no unit")
+    if words and not (one or bases or any(_plural(token.text.casefold()) for token in tokens)):
+        raise Unreadable("nothing that is counted")
     shown = " ".join(f"{base}:{bases[base]}" for base in sorted(bases) if bases[base])
     return factor, f"{shown}|{' '.join(sorted(words))}"
+
+
+def _plural(word: str) -> bool:
+    return word in _IRREGULAR or word in _EMPTY or (len(word) > 2 and word.endswith("s") and not word.endswith("ss"))
 
 
 def _parts(token: Token) -> list[tuple[str, int]]:
@@ -202,6 +216,8 @@ def _raised(tokens: list[Token]) -> tuple[int, int]:
         if not re.fullmatch(r"-?[1-9]", digits):
             raise Unreadable("a unit's power")
         return int(digits), end + 1
+    if texts[:1] in (["2"], ["3"]) and not tokens[0].space:
+        return int(texts[0]), 1  # cm2
     if texts[:1] in (["squared"], ["cubed"]):
         return (2 if texts[0] == "squared" else 3), 1
     return 1, 0
@@ -225,7 +241,7 @@ def quantity(value: Node, tokens: list[Token]) -> Node:
     times, tokens = scale(tokens)
     if times != 1:
         value = Node("mul", (value, Node("num", number=Fraction(times), source=str(times))))
-    factor, measures = unit(tokens)
+    factor, measures = unit(tokens, one=value.number == 1 and value.op == "num")
     if measures in ("degree:1|", "percent:1|"):
         return Node("deg" if measures[0] == "d" else "pct", (value,))
     if measures in ("am:1|", "pm:1|") and value.op != "ratio":

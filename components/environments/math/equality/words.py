@@ -27,17 +27,18 @@ FUNCTIONS |= {
 # Words that no unit and no name holds: with one of them a text is a sentence, a condition or another operation.
 STOP = listed(
     "if when whenever where for is are was were be been not no nor never or and than then mod modulo to from with "
-    "without at least most but times plus minus over factorial root choose divided multiplied by base as it this that "
-    "these those which who wrong incorrect false true unless otherwise because since even odd half halves third thirds "
-    "fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths hundredth hundredths thousandth thousandths "
-    "tens hundreds thousands millions dozens point between either neither both maybe perhaps possibly probably might "
-    "could may can cannot should would guess unsure so thus hence therefore answer equals equal approximately about "
-    "however except instead rather too also wait actually yes all any some every none other sqrt sin cos tan log ln pi "
-    "i we you he she they do does did has have had mean means prime composite real integer integers positive negative "
-    "works fails fail holds hold wins win loses lose satisfies exists converges diverges occurs suffices seems "
-    "something anything everything nothing around nearly almost unlikely likely doubtful impossible invalid "
-    "rejected excluded discarded bad error attempt unknown unclear ths squared cubed divides exceeds let ans solution "
-    "solutions value values undefined mixed decimal binary"
+    "without at least most but times plus minus over factorial root choose divided multiplied by base as it this "
+    "that these those which who wrong incorrect false true unless otherwise because since even odd half halves third "
+    "thirds fourth fourths fifth fifths sixth sixths eighth eighths tenth tenths hundredth hundredths thousandth "
+    "thousandths tens hundreds thousands millions dozens point between either neither both maybe perhaps possibly "
+    "probably might could may can cannot should would guess unsure so thus hence therefore answer equals equal "
+    "approximately about however except instead rather too also wait actually yes all any some every none other sqrt "
+    "sin cos tan log ln pi i we you he she they do does did has have had mean means prime composite real integer "
+    "integers positive negative works fails fail holds hold wins win loses lose satisfies exists converges diverges "
+    "occurs suffices seems something anything everything nothing around nearly almost unlikely likely doubtful "
+    "impossible invalid always sometimes besides thanks alas oops nope rejected excluded discarded bad error attempt "
+    "unknown unclear ths squared cubed divides exceeds let ans solution solutions value values undefined mixed "
+    "decimal binary"
 )
 
 
