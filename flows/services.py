@@ -211,9 +211,9 @@ def running(root: Path) -> dict[str, Service]:
     try:
         recorded = json.loads((home(root) / "services.json").read_text())
         found = {name: Service(**fields) for name, fields in recorded.items()}
+        return {name: service for name, service in found.items() if service.process() is not None}
     except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-    return {name: service for name, service in found.items() if service.process() is not None}
+        return {}  # none was recorded, or the record is damaged
 
 
 def launch(name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, port: int = 0) -> Service:

@@ -32,6 +32,7 @@ ARTEFACTS = """
     for uri in sys.argv[1:]:
         print(C(uri).get_experiment(C(uri).create_experiment(uri)).artifact_location)
 """
+DAMAGED = '{"Prefect": {"name": "", "pid": "x", "created": 0, "port": 0, "log": ""}}'
 QUIET: dict[str, Any] = {"say": lambda line: None}
 
 
@@ -252,7 +253,7 @@ def test_temporary_server_ends_when_its_command_is_killed(stack: Path) -> None:
     _until(lambda: not answers(f"{url}/health"))
 
 
-@pytest.mark.parametrize("text", ['["damaged"]', '{"Prefect": {"pid": 1}}', "{", ""])
+@pytest.mark.parametrize("text", ['["damaged"]', '{"Prefect": {"pid": 1}}', DAMAGED, "{", ""])
 def test_a_damaged_record_is_none(tmp_path: Path, bystander: Service, text: str) -> None:
     services._record(tmp_path, {"Prefect": bystander})
     assert services.running(tmp_path) == {"Prefect": bystander}

@@ -181,7 +181,7 @@ def test_random_policy_fails_everywhere_and_the_run_goes_on(tmp_path, models, mo
 
 @pytest.mark.parametrize("task", TASKS)
 def test_scripted_policy_uses_the_tool_is_branched_and_learns(tmp_path, models, monkeypatch, task):
-    settings = settings_of(task, tmp_path, models)
+    settings = settings_of(task, tmp_path, models, evaluation={"samples": 1})
     engine = Scripted(script_of(task, settings))
     run, forest = run_once(settings, engine, monkeypatch)
     assert_sound(run, forest, engine.requests)

@@ -18,15 +18,14 @@ LORA = {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}
 @pytest.mark.parametrize(
     ("processes", "stage", "lora"),
     [
-        pytest.param(1, 3, {}, id="one process"),
+        pytest.param(1, 3, None, id="one process"),
         pytest.param(2, 3, LORA, id="two processes, adapters", marks=pytest.mark.slow),
-        pytest.param(2, 2, {}, id="two processes", marks=pytest.mark.slow),
+        pytest.param(2, 2, None, id="two processes", marks=pytest.mark.slow),
     ],
 )
 def test_an_iteration_ends_in_a_policy_that_was_trained(params, data_dir, tmp_path, processes, stage, lora):
     pytest.importorskip("deepspeed", reason="the extra deepspeed is not installed")
-    update = {"trainer": "deepspeed", "processes": processes, "zero_stage": stage, "epochs": 1}
-    update["lora"] = {**params.update.lora.model_dump(), **lora}
+    update = {"name": "deepspeed", "processes": processes, "zero_stage": stage, "epochs": 1, "lora": lora}
     run = new_run(params, data_dir, tmp_path, run={"iterations": 1}, update=update)
     train(run)
     assert finished_iterations(run) == 1
@@ -41,13 +40,13 @@ def test_an_iteration_ends_in_a_policy_that_was_trained(params, data_dir, tmp_pa
 
 @pytest.mark.parametrize(
     ("update", "package", "extra"),
-    [({"trainer": "deepspeed"}, "deepspeed", "deepspeed"), ({"lora": {"rank": 2}}, "peft", "lora")],
+    [({"name": "deepspeed"}, "deepspeed", "deepspeed"), ({"lora": {"rank": 2}}, "peft", "lora")],
 )
-def test_missing_packages_are_told_before_anything_starts(
+def test_missing_packages_are_named_before_anything_starts(
     params, data_dir, tmp_path, monkeypatch, update, package, extra
 ):
     found = importlib.util.find_spec
-    monkeypatch.setattr("tasks.run.find_spec", lambda name: None if name == package else found(name))
+    monkeypatch.setattr("components.registry.find_spec", lambda name: None if name == package else found(name))
     with pytest.raises(MissingExtraError, match=rf"\[{extra}\]"):
         new_run(params, data_dir, tmp_path / "runs", update=update)
     assert not (tmp_path / "runs").exists()
