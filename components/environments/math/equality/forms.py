@@ -14,6 +14,7 @@ from components.environments.math.equality.tree import Node, Unreadable
 from components.environments.math.equality.words import STOP
 
 LENGTH = 3000  # characters; no answer is longer, and reading takes more than linear time
+DEPTH = 200  # of a tree; what walks it calls itself
 _RELATIONS = {
     "=": "=", "==": "=", ":=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=", r"\le": "<=", r"\ge": ">=",
     r"\ne": "!=", r"\approx": "~", r"\simeq": "~", r"\cong": "~", r"\equiv": "≡", r"\in": "in",
@@ -46,7 +47,7 @@ def read(text: str, answer: bool = False) -> list[Node]:
             node = _Reader(lone).many(tokens)
         except (Unreadable, RecursionError, IndexError):
             continue
-        if node not in readings:
+        if node.depth() <= DEPTH and node not in readings:
             readings.append(node)
     return readings
 

@@ -38,6 +38,13 @@ class Node:
         for part in self.args:
             yield from part.walk()
 
+    def depth(self) -> int:
+        """The number of its floors."""
+        floors, floor = 0, [self]
+        while floor:
+            floors, floor = floors + 1, [part for node in floor for part in node.args]
+        return floors
+
     def has(self, *ops: str) -> bool:
         return any(node.op in ops for node in self.walk())
 
