@@ -42,7 +42,11 @@ def faults(page: Path) -> list[str]:
             found.append(f"{target}: no such file")
         elif anchor and anchor not in anchors(file):
             found.append(f"{target}: no such heading; there are {sorted(anchors(file))}")
-        elif defined and not re.search(rf"^(def|class) {defined[1]}\b", file.read_text(encoding="utf-8"), re.M):
+        elif (
+            defined
+            and defined[1] != file.stem
+            and not re.search(rf"^(def|class) {defined[1]}\b", file.read_text(encoding="utf-8"), re.M)
+        ):
             found.append(f"{target} does not define {defined[1]}")
     return found
 

@@ -71,9 +71,6 @@ def forests(run: Run) -> list[Forest]:
 
 def fingerprints(run: Run) -> dict[str, str]:
     """Content hashes of everything that an iteration leaves behind; times are not content."""
-    files = sorted(
-        p
-        for p in run.path.glob("iterations/*/*")
-        if p.name not in ("manifest.json", "metrics.json", "report.html", "trees.html")
-    )
+    timed = ("manifest.json", "metrics.json", "trees.html")
+    files = sorted(path for path in run.path.glob("iterations/*/*") if path.name not in timed)
     return {str(p.relative_to(run.path)): content_hash(p) for p in files}
