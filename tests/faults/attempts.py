@@ -135,7 +135,7 @@ def _timeless(tree: Any) -> Any:
     return {
         k: _timeless(v)
         for k, v in tree.items()
-        if not k.startswith("time") and k not in ("began", "seconds", "outputs")
+        if not k.startswith("time") and k not in ("began", "seconds", "outputs", "tokens/per_s")
     }
 
 
