@@ -15,23 +15,21 @@ from tests.faults.runs import CAMPAIGNS
 
 TREE = CAMPAIGNS["grpo-filter, mixture"]
 STAGE = "run/iterations/*"
+
+
+def at(kind: str, file: str) -> Kill:
+    """Before an event at a file; where it is a synchronisation, half of the file is lost."""
+    return Kill(event=(kind, file), torn=kind == "fsync")
+
+
 CHAIN = [
-    Kill(event=("fsync", "run/params.yaml~tmp"), torn=True),
-    Kill(event=("replace", "run/manifest.json~tmp")),
-    Kill(event=("fsync", f"{STAGE}/manifest.json~tmp"), torn=True),
-    Kill(event=("replace", f"{STAGE}/generated.parquet~tmp")),
-    Kill(event=("fsync", f"{STAGE}/refilled.parquet~tmp"), torn=True),
-    Kill(event=("fsync", f"{STAGE}/predictor~tmp/head.safetensors"), torn=True),
-    Kill(event=("replace", f"{STAGE}/policy~tmp")),
-    Kill(event=("replace", f"{STAGE}/forest.parquet~tmp")),
-    Kill(event=("fsync", "run/metrics.jsonl"), torn=True),
-    Kill(event=("unlink", f"{STAGE}/generated.parquet")),
-    Kill(number=5),
-    Kill(after=0.3),
-    Kill(event=("rmdir", f"{STAGE}/policy")),
-    Kill(event=("replace", "run/summary.json~tmp")),
-    Kill(event=("replace", "run/report.html~tmp")),
-]
+    at("fsync", "run/params.yaml~tmp"), at("replace", "run/manifest.json~tmp"),
+    at("fsync", f"{STAGE}/manifest.json~tmp"), at("replace", f"{STAGE}/generated.parquet~tmp"),
+    at("fsync", f"{STAGE}/refilled.parquet~tmp"), at("fsync", f"{STAGE}/predictor~tmp/head.safetensors"),
+    at("replace", f"{STAGE}/policy~tmp"), at("replace", f"{STAGE}/forest.parquet~tmp"),
+    at("fsync", "run/metrics.jsonl"), at("unlink", f"{STAGE}/generated.parquet"), Kill(number=5), Kill(after=0.3),
+    at("rmdir", f"{STAGE}/policy"), at("replace", "run/summary.json~tmp"), at("replace", "run/report.html~tmp"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +71,7 @@ def test_killed_while_data_and_first_policy_are_made(tmp_path):
     tree = TREE | {"run": TREE["run"] | {"iterations": 1}, "policy": {"layers": 1, "hidden": 16, "warmup": warmup}}
     killed, alone = project(tmp_path / "killed", tree), project(tmp_path / "alone", tree)
     for made in ("multihop/*~tmp/card.json", "warmup/multihop/*~tmp/model.safetensors"):
-        event = ("fsync", f"data/{made}")
-        assert attempt(killed, Kill(event=event, torn=True)).event == event
+        assert attempt(killed, at("fsync", f"data/{made}")).event == ("fsync", f"data/{made}")
     for root in (killed, alone):
         assert (ending := attempt(root)).code == 0, ending.said
     assert left_behind(killed / "data") == left_behind(alone / "data") | {
@@ -93,7 +90,7 @@ def test_c63_c67_every_session_goes_on_and_retention_holds_over_three_of_them(sm
         tree = TREE | {"run": settings, "environment": TREE["environment"] | pool}
         root = project(tmp_path, tree | {"predictor": TREE["predictor"] | {"replay": 1}}, small_data)
         run = root / "runs" / "r"
-        assert attempt(root, Kill(event=("unlink", f"{STAGE}/generated.parquet"))).code == -9
+        assert attempt(root, at("unlink", f"{STAGE}/generated.parquet")).code == -9
         assert (ending := attempt(root)).code == 0, ending.said
         assert (run / "metrics.jsonl").read_text().count("\n") == iterations
         for name in ("policy", "predictor", "forest.parquet"):  # with replay=1, a policy's refit needs one forest

@@ -31,6 +31,7 @@ def grow(run, accuracies, start=0):
             (folder / name / "state").write_text(str(number))
         for name in ("scored.parquet", "forest.parquet", *(name for name in SUBSUMED if name.endswith("parquet"))):
             write_parquet(folder / name, pa.table({"a": [number]}))
+        (folder / "shards" / "01-of-02").mkdir(parents=True)
         (folder / "trees.html").touch()
         for stage, names in STATE.items():
             stages[stage] = {"outputs": {name: content_hash(folder / name) for name in names}}

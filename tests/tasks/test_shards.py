@@ -26,7 +26,7 @@ from tasks.score import score_prompts
 from tasks.shards import join_shards, shards_of
 from tasks.stage import Stopped, read_stages, stopping
 from tasks.verify import verify_counterfactual, verify_factual
-from tests.tasks.pipeline import new_run, train
+from tests.tasks.pipeline import new_run
 
 LOCAL = ["trace", "trace-root", "trace-prefix", "treepo", "entropy-tree", "infotree", "grpo"]  # a flat one as well
 
@@ -65,9 +65,9 @@ def sampled(forest: Forest) -> list[dict]:
     return [{k: v for k, v in vars(node).items() if k not in ("logprobs", "v_hat")} for node in forest.nodes]
 
 
-@pytest.mark.parametrize("arm", LOCAL)
-def test_forest_does_not_depend_on_the_number_of_shards(params, data_dir, tmp_path, arm):
-    whole, parted = (begin(params, data_dir, tmp_path, n, f"n{n}", arm=arm) for n in (1, 4))
+@pytest.mark.parametrize(("arm", "more"), [*((arm, {}) for arm in LOCAL), ("trace", {"rounds": 2})])
+def test_forest_does_not_depend_on_the_number_of_shards(params, data_dir, tmp_path, arm, more):
+    whole, parted = (begin(params, data_dir, tmp_path, n, f"n{n}", arm=arm, **more) for n in (1, 4))
     one, four = read_forest(grow(whole)), read_forest(grow(parted))
     assert len(shards_of(parted, 0)) == min(4, int(one.is_root_N.sum()))
     assert sampled(one) == sampled(four)
@@ -80,12 +80,6 @@ def test_forest_does_not_depend_on_the_number_of_shards(params, data_dir, tmp_pa
     ]:
         ours, theirs = (read_stages(run.iteration(0))[stage]["metrics"] for run in (whole, parted))
         assert ours | {"cached_tokens": 0} == theirs | {"cached_tokens": 0}  # smaller batches share less
-
-
-def test_rounds_of_continuations_do_not_depend_on_the_number_of_shards(params, data_dir, tmp_path):
-    runs = [begin(params, data_dir, tmp_path, n, f"n{n}", rounds=2) for n in (1, 3)]
-    one, three = (read_forest(grow(run)) for run in runs)
-    assert sampled(one) == sampled(three)
 
 
 def test_more_shards_than_prompts_is_a_shard_for_each_prompt(params, data_dir, tmp_path):
@@ -182,19 +176,6 @@ def test_finished_shards_are_kept_and_the_others_made_again(params, data_dir, tm
         for name, entry in read_stages(folder).items():
             again = folder is folders[1] and name == "expand_prefixes"
             assert (entry["began"] == kept[folder.name][name]["began"]) != again
-
-
-def test_shards_of_a_finished_iteration_are_removed(params, data_dir, tmp_path):
-    from tasks.retain import retain
-
-    run = new_run(params, data_dir, tmp_path, run={"iterations": 1})
-    train(run)
-    left = run.iteration(0) / "shards" / "01-of-02"
-    left.mkdir(parents=True)
-    (run.iteration(1) / "shards").mkdir(parents=True)  # of the iteration in progress
-    retain.fn(run.path, 0)
-    assert not left.parent.exists()
-    assert (run.iteration(1) / "shards").exists()
 
 
 def test_run_that_is_ending_ends_its_stages_in_other_threads(params, data_dir, tmp_path):
