@@ -11,15 +11,16 @@ SMALL: dict[str, Any] = {
     "allocation": {"pool": 6, "root_units": 8, "continuations": 2, "group_size": 4},
     "predictor": {"steps": 3, "hidden": 8},
     "update": {"epochs": 1, "minibatches": 2},
-    "evaluation": {"samples": 1, "every": 2},
+    "evaluation": {"samples": 1},
     "tracking": {"mlflow": False},
 }
+SELDOM = SMALL | {"evaluation": {"samples": 1, "every": 2}}  # so that the best policy changes, and an earlier one goes
 CAMPAIGNS: dict[str, dict[str, Any]] = {
-    "trace in two rounds": SMALL | {"allocation": SMALL["allocation"] | {"rounds": 2}},
-    "grpo-filter, mixture": SMALL
+    "trace in two rounds": SELDOM | {"allocation": SMALL["allocation"] | {"rounds": 2}},
+    "grpo-filter, mixture": SELDOM
     | {
         "allocation": SMALL["allocation"] | {"arm": "grpo-filter"},
         "predictor": {"name": "mixture", "steps": 3, "hidden": 8},
     },
-    "trace, encoder": SMALL | {"predictor": {"name": "encoder", "steps": 3, "hidden": 16, "layers": 1}},
+    "trace, encoder": SELDOM | {"predictor": {"name": "encoder", "steps": 3, "hidden": 16, "layers": 1}},
 }
