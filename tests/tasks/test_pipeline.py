@@ -97,7 +97,7 @@ def test_stages_write_the_documented_files(finished):
 def test_page_of_an_iteration_shows_its_trees_and_loads_nothing(finished):
     page = (finished.iteration(1) / "trees.html").read_text()
     root = next(n for n in read_forest(finished.iteration(1) / "forest.parquet").nodes if n.parent_id < 0)
-    for shown in (root.observation, '"stop":"answered"'):
+    for shown in (root.observation, '"stop":"answered"', '"pieces":["'):
         assert shown in page
     assert re.findall(r"src=|https?://(?!www\.w3\.org/2000/svg)", page) == []
 
