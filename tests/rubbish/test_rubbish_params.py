@@ -14,7 +14,7 @@ from components.errors import UserError
 from components.params.load import load_params, parse_assignment
 from components.params.root import compose
 from tasks.run import open_run
-from tests.rubbish.kinds import SURROGATES, UNICODE, any_text, any_value, complaint, few
+from tests.rubbish.kinds import UNICODE, any_text, any_value, complaint, few
 
 ROOT = Path(__file__).parents[2]
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
@@ -166,9 +166,3 @@ def test_latest_that_no_run_has_made_is_left_as_it_is(params, tmp_path, kind, ca
         assert (open_run(settings, "r").path / "manifest.json").exists()
     assert f"{latest} is not a link" in caplog.text
     assert latest.is_dir() if kind == "folder" else latest.read_text() == "mine"
-
-
-def test_surrogates_in_overrides_name_the_key():
-    for text in SURROGATES.values():
-        with pytest.raises(UserError, match=r"policy\.path"):
-            load_params(ROOT / "params.yaml", {"policy.path": text})

@@ -213,30 +213,15 @@ def test_gradient_that_is_no_number_keeps_the_last_policy_and_says_what_to_do(sm
 
 
 LIMITS = {
-    "prompt fills the rollout": ({"max_tokens": 4}, "leaves no room"),
-    "turn longer than the rollout": ({"max_tokens": 64, "max_turn_tokens": 2**20}, None),
-    "cache of almost nothing": ({"cache_gb": 1e-12}, None),
-    "hottest": ({"temperature": 1e30}, None),
+    "turn longer than the rollout": {"max_tokens": 64, "max_turn_tokens": 2**20},
+    "cache of almost nothing": {"cache_gb": 1e-12},
+    "hottest": {"temperature": 1e30},
 }
 
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_limits_at_their_ends(small, data_dir, tmp_path, kind):
-    limits, message = LIMITS[kind]
-    run = new_run(small, data_dir, tmp_path, engine=limits)
-    if message is None:
-        finished(run)
-    else:
-        with pytest.raises(UserError, match=message):
-            train(run)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "3", "null", '"text"', "{", "[" * 20_000], ids=range(7))
-def test_damaged_manifest_of_a_run_is_named(small, data_dir, tmp_path, content):
-    run = new_run(small, data_dir, tmp_path)
-    (run.path / "manifest.json").write_text(content)
-    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
-        prepare_data.fn(run.path)
+    finished(new_run(small, data_dir, tmp_path, engine=LIMITS[kind]))
 
 
 def test_run_in_a_folder_of_any_name(small, data_dir, tmp_path, caplog):
