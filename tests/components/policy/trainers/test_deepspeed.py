@@ -24,7 +24,7 @@ from components.policy.packing.batches import micro_batches
 from components.policy.renderer import Renderer
 from components.policy.trainers.base import UpdateParams
 from components.policy.trainers.deepspeed import DeepSpeedParams
-from components.policy.trainers.deepspeed.trainer import WORKER, DeepSpeedTrainer, launch
+from components.policy.trainers.deepspeed.trainer import LAUNCHER, WORKER, DeepSpeedTrainer, launch
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.policy.trainers.trainable import load_moments
 from components.storage import content_hash, write_json, write_parquet
@@ -246,7 +246,7 @@ def workers(among: psutil.Process) -> list[psutil.Process]:
             command = process.cmdline()
         except psutil.Error:
             continue
-        if WORKER in command and "deepspeed.launcher.launch" not in command:
+        if WORKER in command and LAUNCHER not in command:
             found.append(process)
     return found
 
