@@ -130,16 +130,12 @@ def two(tmp_path_factory, random_policy) -> Launch:
     made.add("capped", settings(2, 3, importance_cap=2.0, gradient_checkpointing=True), random_policy)
     made.add("offload", settings(2, 2, offload=True), random_policy)
     made.add("nothing", settings(2, 3), random_policy, forest([1.0, 1.0]))
-    made.add("not-finite", settings(2, 3), random_policy, infinite())
+    infinite = trees()
+    infinite.nodes[1].logprobs[0] = float("-inf")
+    made.add("not-finite", settings(2, 3), random_policy, infinite)
     with pytest.raises(FloatingPointError, match="not finite"):
         made.run()
     return made
-
-
-def infinite() -> Forest:
-    given = trees()
-    given.nodes[1].logprobs[0] = float("-inf")
-    return given
 
 
 @pytest.mark.parametrize("stage", STAGES)
