@@ -31,7 +31,7 @@ class Budget:
 
     @property
     def units(self) -> float:
-        """The whole budget: M (1 + N/2)."""
+        """The whole budget: M (1 + N/2) (App. E.5)."""
         return self.root_units * (ROOT_COST + CONTINUATION_COST * self.continuations)
 
     def parts(self, rounds: int) -> list[Budget]:

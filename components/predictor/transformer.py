@@ -101,7 +101,7 @@ class Encoder(Predictor):
 
 
 class Backbone(Encoder):
-    """A pretrained transformer, fine-tuned; `predictor.path` names it, else it starts as the policy."""
+    """A pretrained transformer, fine-tuned (App. E.6); `predictor.path` names it, else it starts as the policy."""
 
     def _decoder(self, policy: Path) -> Any:
         if self.params.path is None:

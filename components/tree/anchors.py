@@ -21,7 +21,7 @@ SUCCESS = 0.5  # a reward above it counts as a success, so that graded rewards h
 
 
 def visited_anchors(forest: Forest) -> Anchors:
-    """All anchors that continuations can be sampled from, in the order of their (first) nodes.
+    """All anchors that continuations can be sampled from (Eq. 14), in the order of their (first) nodes.
 
     Only factual rollouts count: continuations are leaves of one expansion round and are not expanded again.
 

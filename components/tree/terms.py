@@ -103,7 +103,7 @@ def leaf_terms(
 
 
 def edge_terms(forest: Forest, edges: EdgeAdvantages) -> Terms:
-    """One term for every node of every contributing edge, in the context of the first scored leaf below it."""
+    """One term for each node of each contributing edge (App. E.3), in the context of the first scored leaf below it."""
     node_K = np.flatnonzero((edges.edge_N >= 0) & (forest.action_tokens_N > 0))
     edge_K = edges.edge_N[node_K]
     tokens_N = np.bincount(edge_K, weights=forest.action_tokens_N[node_K], minlength=len(forest))  # at first nodes

@@ -88,16 +88,16 @@ def test_forest_of_the_update_holds_values_and_advantages(finished):
 def test_stages_write_the_documented_files(finished):
     names = {p.name for p in finished.iteration(0).iterdir()}
     assert names >= {f"{name}.parquet" for name in ("scored", "roots", "factual", "expanded", "forest")}
-    assert names >= {"predictor", "policy", "report.html"}
+    assert names >= {"predictor", "policy", "trees.html"}
     table = read_parquet(finished.iteration(0) / "forest.parquet")
     assert table.schema.equals(NODE_SCHEMA)
     assert np.isnan(np.array(table["logprobs"].to_pylist()[0])).all()
 
 
-def test_report_shows_metrics_calibration_and_trees_and_loads_nothing(finished):
-    page = (finished.iteration(1) / "report.html").read_text()
+def test_page_of_an_iteration_shows_its_trees_and_loads_nothing(finished):
+    page = (finished.iteration(1) / "trees.html").read_text()
     root = next(n for n in read_forest(finished.iteration(1) / "forest.parquet").nodes if n.parent_id < 0)
-    for shown in ("effective_ratio", "reliability at prompts", root.observation, '"stop":"answered"'):
+    for shown in (root.observation, '"stop":"answered"', '"pieces":["'):
         assert shown in page
     assert re.findall(r"src=|https?://(?!www\.w3\.org/2000/svg)", page) == []
 

@@ -7,8 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,15 +28,15 @@ from tasks.verify import score_answers
 from tests.slow_workers import JUDGED, Slow, SlowSteps
 
 
-@contextmanager
-def two_workers(folder: Path) -> Iterator[str]:
-    """The scheduler of two workers; a killed one is started anew."""
+@pytest.fixture(scope="module")
+def cluster_of_two(tmp_path_factory) -> Iterator[Any]:
+    """Two workers; one that a test kills is started again."""
     distributed = pytest.importorskip("distributed")
     import dask
 
     settings = {"distributed.scheduler.allowed-failures": 1, cluster.LOST_WORKER: 600}
     with pytest.MonkeyPatch.context() as patch, dask.config.set(settings):
-        patch.setenv(JUDGED, str(folder / "lines"))
+        patch.setenv(JUDGED, str(tmp_path_factory.mktemp("judged") / "lines"))
         with distributed.LocalCluster(
             n_workers=2,
             threads_per_worker=1,
@@ -45,25 +45,19 @@ def two_workers(folder: Path) -> Iterator[str]:
             preload=["tests.slow_workers"],
         ) as two:
             clients = cluster.connect(two.scheduler_address), scoring._client(two.scheduler_address)
-            yield two.scheduler_address
-            two.wait_for_workers(2, timeout=120)  # for one that is closed while it starts anew may never end
+            yield two
+            two.wait_for_workers(2, timeout=120)  # one that is closed while it starts may never end
             for client in clients:
                 client.close()
             scoring._client.cache_clear()
             cluster.connect.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    with two_workers(tmp_path_factory.mktemp("judged")) as address:
-        yield address
-
-
 @pytest.fixture
-def mortal(tmp_path):
-    """A cluster of the test's own, whose workers it may kill."""
-    with two_workers(tmp_path) as address:
-        yield address
+def address(cluster_of_two) -> str:
+    """The scheduler's address, once both workers are there."""
+    cluster_of_two.wait_for_workers(2, timeout=120)
+    return str(cluster_of_two.scheduler_address)
 
 
 @pytest.fixture
@@ -118,7 +112,7 @@ def test_steps_on_a_cluster_give_the_same_rollouts(params, address, random_polic
     assert Status.ERROR in {node.status for node in here}
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(params, mortal, judged):
+def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(params, address, judged):
     cases = _cases(200)
     killed = []
 
@@ -132,17 +126,17 @@ def test_a_worker_killed_in_the_middle_loses_nothing_and_makes_no_wrong_answer(p
 
     thread = threading.Thread(target=kill)
     thread.start()
-    outcomes = score_answers(_on(params, mortal), cases)
+    outcomes = score_answers(_on(params, address), cases)
     thread.join()
     assert killed
     assert _verdicts(outcomes) == _verdicts(verify_all(Slow(), cases))
     assert judged.read_text().count("\n") > 2 * len(cases)  # some were judged once more
 
 
-def test_a_case_that_kills_its_workers_has_no_reward_and_spares_its_neighbours(params, mortal, judged):
+def test_a_case_that_kills_its_workers_has_no_reward_and_spares_its_neighbours(params, address, judged):
     cases = _cases(6)
     poison = (Prompt("poison", "?", "right"), "poison")
-    outcomes = score_answers(_on(params, mortal), [*cases[:3], poison, *cases[3:]])
+    outcomes = score_answers(_on(params, address), [*cases[:3], poison, *cases[3:]])
     assert (outcomes[3].reward, outcomes[3].status) == (None, Status.ERROR)
     assert "died" in str(outcomes[3].detail)
     assert _verdicts(outcomes[:3] + outcomes[4:]) == _verdicts(verify_all(Slow(), cases))

@@ -15,6 +15,7 @@ from components.environments.math.equality.words import STOP
 
 LENGTH = 3000  # characters; no answer is longer, and reading takes more than linear time
 DEPTH = 200  # of a tree; what walks it calls itself
+PARTS = 4  # of a quantity: days, hours, minutes, seconds
 _RELATIONS = {
     "=": "=", "==": "=", ":=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=", r"\le": "<=", r"\ge": ">=",
     r"\ne": "!=", r"\approx": "~", r"\simeq": "~", r"\cong": "~", r"\equiv": "≡", r"\in": "in",
@@ -38,9 +39,9 @@ def read(text: str, answer: bool = False) -> list[Node]:
         text: A gold answer or what a policy wrote.
         answer: Whether a policy wrote it: then ``18 m`` may also be a length.
     """
-    if len(text) > LENGTH:
+    if len(text) > LENGTH or len(text := clean(text, answer)) > LENGTH:
         return []
-    tokens = tokenise(clean(text, answer))
+    tokens = tokenise(text)
     readings: list[Node] = []
     for lone in (False, True) if answer else (False,):
         try:
@@ -207,7 +208,7 @@ class _Reader:
             return token.quoted and units.may_begin(token, False)
         return units.may_begin(token, self.lone)
 
-    def _measured(self, tokens: list[Token]) -> Node | None:
+    def _measured(self, tokens: list[Token], parts_left: int = PARTS) -> Node | None:
         """A number with its unit, or several that add up, as in 5 feet 3 inches."""
         start = next((n for n in outside(tokens) if n and self._unit_begins(tokens, n)), None)
         if start is None:
@@ -223,7 +224,7 @@ class _Reader:
             return None
         if stop == len(tokens):
             return first
-        rest = self._measured(tokens[stop:])
+        rest = self._measured(tokens[stop:], parts_left - 1) if parts_left > 1 else None
         parts = rest.args if rest is not None and rest.op == "compound" else (rest,)
         if first.op != "quantity" or any(p is None or p.op != "quantity" or not units.ratio(first, p) for p in parts):
             return None

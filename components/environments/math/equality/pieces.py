@@ -17,6 +17,8 @@ def number(source: str) -> Node:
     mantissa, _, exponent = source.lower().partition("e")
     if len(mantissa) > DIGITS or len(exponent) > 5 or abs(int(exponent or 0)) > DIGITS:
         raise Unreadable(f"a number of more than {DIGITS} digits")
+    if not re.search(r"\d", mantissa):
+        raise Unreadable("a point without digits")
     return Node("num", number=Fraction(source), source=source)
 
 
