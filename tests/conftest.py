@@ -16,6 +16,7 @@ import torch
 
 from components.environments.multihop import MultiHop
 from components.params.root import Params, compose
+from components.policy.checkpoint import save_model
 from components.policy.tiny import build_model, build_tokenizer
 
 torch.set_num_threads(1)
@@ -56,6 +57,6 @@ def random_policy(tmp_path_factory: pytest.TempPathFactory, params: Params) -> P
     """A tiny policy with random weights, in Hugging Face form."""
     folder = tmp_path_factory.mktemp("policy")
     tokenizer = build_tokenizer(MultiHop().vocabulary())
-    build_model(params.policy, tokenizer).save_pretrained(folder)
+    save_model(build_model(params.policy, tokenizer), folder)
     tokenizer.save_pretrained(folder)
     return folder

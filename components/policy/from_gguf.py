@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from components.errors import UserError
+from components.policy.checkpoint import save_model
 from components.storage import atomic_path
 
 
@@ -33,7 +34,7 @@ def from_gguf(file: Path, folder: Path) -> Path:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(quantized.state_dict())
     with atomic_path(folder) as temporary:
-        model.save_pretrained(temporary)
+        save_model(model, temporary)
         tokenizer.save_pretrained(temporary)
     return folder
 

@@ -25,7 +25,7 @@ from transformers import AddedToken, PreTrainedTokenizerBase
 
 from components.environments.base import Chat
 from components.errors import UserError
-from components.policy.checkpoint import load_tokenizer
+from components.policy.checkpoint import ids_of, load_tokenizer
 
 BREAK = "break-4f1c9a"  # inside whatever spells a mark; a token of its own, dropped once the text is encoded
 TODAY = datetime(2025, 1, 1)  # for templates that ask: a prompt has the same ids whenever it is rendered
@@ -60,6 +60,7 @@ class Renderer:
         self._mark_ids = set(tokenizer.convert_tokens_to_ids(sorted(marks)))
         self._marks, self._special = _any_of(marks), _any_of(special)
         self.end, self.eos_id = self._find_end()
+        self._prompt_marks = lru_cache(maxsize=256)(self._marks_around)
         self._check_role = lru_cache(self._refuse_dependence)
         self.observation_ids = lru_cache(maxsize=4096)(self._observation_ids)
 
@@ -72,22 +73,20 @@ class Renderer:
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
             if len(tokenizer) > (size := config.get("vocab_size") or len(tokenizer)):
                 raise UserError(f"it has {len(tokenizer)} tokens and config.json vocab_size={size}: another model's")
-            stops = config.get("eos_token_id")
-            renderer = cls(tokenizer, stops if isinstance(stops, list) else [] if stops is None else [stops])
-            if renderer.eos_id not in (stops if isinstance(stops, list) else [stops]):
-                raise UserError(f"its end token {renderer.eos_id} is not config.json's eos_token_id={stops}")
+            renderer = cls(tokenizer, stops := ids_of(config.get("eos_token_id")))
+            if renderer.eos_id not in stops:
+                shown = config.get("eos_token_id")
+                raise UserError(f"its end token {renderer.eos_id} is not config.json's eos_token_id={shown}")
             return renderer
         except Exception as error:  # files, JSON and templates fail in kinds of their own
             raise UserError(f"{path} holds no usable tokenizer: {str(error).splitlines()[0]}") from error
 
     def prompt_ids(self, chat: Chat) -> list[int]:
         """Token ids of the conversation's beginning, up to where the policy's first turn begins."""
-        text = self._text(chat.messages, chat.tools, generate=True)
-        if chat.tools and text == self._text(chat.messages, generate=True):
-            raise UserError("the chat template shows no tools to the policy; describe them in the system prompt")
-        others = [(role, said if role == "assistant" else _other(said)) for role, said in chat.messages]
+        others = tuple((role, said if role == "assistant" else _other(said)) for role, said in chat.messages)
+        marks = self._prompt_marks(others, _Tools(chat.tools))
         try:
-            return self._encode(text, self._mark_sequence(self._text(others, chat.tools, generate=True)))
+            return self._encode(self._text(chat.messages, chat.tools, generate=True), marks)
         except ValueError as error:
             raise UserError(f"the prompt that begins {chat.messages[-1][1][:80]!r}: {error}") from error
 
@@ -170,8 +169,14 @@ class Renderer:
             raise ValueError("the tokenizer makes marks of the chat template of its text")
         return ids
 
+    def _marks_around(self, messages: Messages, tools: _Tools) -> tuple[int, ...]:
+        """The marks of a prompt whose contents have none; the template must show the tools."""
+        text = self._text(messages, tools, generate=True)
+        if tools and text == self._text(messages, generate=True):
+            raise UserError("the chat template shows no tools to the policy; describe them in the system prompt")
+        return self._mark_sequence(text)
+
     def _mark_sequence(self, text: str) -> tuple[int, ...]:
-        """The marks of a rendered text whose contents have none."""
         return tuple(i for i in self.tokenizer(text, add_special_tokens=False)["input_ids"] if i in self._mark_ids)
 
     @cached_property
@@ -180,6 +185,13 @@ class Renderer:
         tokenizer = deepcopy(self.tokenizer)
         tokenizer.add_tokens([AddedToken(BREAK, special=True, normalized=False)], special_tokens=True)
         return tokenizer, int(tokenizer.convert_tokens_to_ids(BREAK))
+
+
+class _Tools(tuple[dict[str, Any], ...]):
+    """Schemas of tools; equal ones have the same hash."""
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
 
 def _any_of(marks: set[str]) -> re.Pattern[str]:

@@ -11,7 +11,7 @@ import flows.cli
 import flows.train  # noqa: F401
 from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, save_model
 from components.policy.engines.transformers import engine  # noqa: F401
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model, build_tokenizer
@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as folder:
     tokenizer = build_tokenizer(MultiHop().vocabulary())
     model = build_model(PolicyParams(layers=1, hidden=16), tokenizer)
     torch.optim.Adam(model.parameters())
-    model.save_pretrained(folder)
+    save_model(model, Path(folder))
     tokenizer.save_pretrained(folder)
     load_model(Path(folder))
     Renderer.load(Path(folder))

@@ -17,7 +17,7 @@ from components.build import make_predictor
 from components.environments.multihop import make_prompt
 from components.errors import UserError
 from components.params.root import compose
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, save_model
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
 from components.policy.trainers.base import UpdateParams
@@ -148,7 +148,7 @@ def test_tied_checkpoint_lacks_no_weights(params, policy):
     tied = build_model(params.policy, Renderer.load(policy).tokenizer)
     tied.config.tie_word_embeddings = True
     tied.tie_weights()
-    tied.save_pretrained(policy)
+    save_model(tied, policy)
     assert "lm_head.weight" not in load_file(policy / "model.safetensors")
     model = load_model(policy)
     assert model.lm_head.weight is model.model.embed_tokens.weight

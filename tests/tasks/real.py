@@ -18,7 +18,7 @@ from components.environments.functions.gold import gold_turns
 from components.environments.functions.prompts import load_bfcl
 from components.params.root import Params, compose
 from components.policy.base import PolicyParams
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, save_model
 from components.policy.engines.base import Completion, Engine, Request
 from components.policy.renderer import Renderer
 from components.policy.tiny import build_model
@@ -39,7 +39,7 @@ def chat_policy(folder: Path, template: str = KEEPS, words: list[str] | None = N
     torch.manual_seed(0)
     model = build_model(PolicyParams(layers=1, hidden=16), tokenizer)
     model.config.max_position_embeddings = 32768
-    model.save_pretrained(folder)
+    save_model(model, folder)
     tokenizer.save_pretrained(folder)
     return folder
 

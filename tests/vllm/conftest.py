@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams, WarmupParams
-from components.policy.checkpoint import load_model
+from components.policy.checkpoint import load_model, save_model
 from components.policy.engines.base import Completion, Request
 from components.policy.tiny import build_model, build_tokenizer
 from tests.components.policy.forests import plain_logprobs
@@ -33,7 +33,7 @@ def make_policy(folder: Path, seed: int, tied: bool) -> Path:
     if tied:
         model.config.tie_word_embeddings = True
         model.tie_weights()
-    model.save_pretrained(folder)
+    save_model(model, folder)
     tokenizer.save_pretrained(folder)
     bent = {"repetition_penalty": 1.5, "top_k": 2, "top_p": 0.5, "temperature": 0.3, "eos_token_id": 5}
     (folder / "generation_config.json").write_text(json.dumps(bent))

@@ -35,6 +35,11 @@ def load_trainable(policy: Path, settings: UpdateParams, seed: int, fresh: bool)
     return model
 
 
+def trained_of(model: Any) -> dict[str, Any]:
+    """The parameters that are trained, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def save_policy(
     model: Any, trained: dict[str, Tensor], settings: UpdateParams, policy: Path, target: Path, fresh: bool
 ) -> None:
@@ -72,13 +77,13 @@ def save_moments(moments: Moments, target: Path, rank: int = 0, ranks: int = 1) 
     save_file(tensors, target / f"optimizer{part}.safetensors")
 
 
-def load_moments(policy: Path) -> Moments:
-    """Adam's moments; empty for a checkpoint without any (a pretrained or warmed-up one).
+def load_moments(policy: Path, trained: dict[str, Any] | None = None) -> Moments:
+    """Adam's moments of the trained parameters, or all; empty for a checkpoint without any (a pretrained one).
 
     They belong to parameters, not to processes: how many wrote them, and with which trainer, does not matter.
 
     Raises:
-        UserError: if a file is missing or damaged, or a moment is not finite.
+        UserError: if a file is missing or damaged, or a moment is not finite or has another shape than its parameter.
     """
     paths = sorted(policy.glob("optimizer*.safetensors"))
     if paths and "-of-" in paths[-1].name and len(paths) != int(paths[-1].stem.rpartition("-")[2]):
@@ -93,14 +98,15 @@ def load_moments(policy: Path) -> Moments:
             name, _, what = key.rpartition("/")
             if not torch.isfinite(tensor).all():
                 raise UserError(f"{path}: {key} is not finite")
+            if trained is not None and name not in trained:
+                continue
+            if trained is not None and tensor.shape not in (whole_shape(trained[name]), ()):
+                raise UserError(f"{path}: {key} is of another model (shape {list(tensor.shape)})")
             moments.setdefault(name, {})[what] = tensor
     return moments
 
 
-def check_shapes(moments: Moments, trained: dict[str, Any], policy: Path) -> None:
-    """Raises `UserError` where moments belong to other parameters than those that are trained."""
-    for name, state in moments.items():
-        for what, tensor in state.items():
-            if name in trained and tensor.shape not in (trained[name].shape, ()):
-                path = next(iter(sorted(policy.glob("optimizer*.safetensors"))), policy)
-                raise UserError(f"{path}: {name}/{what} is of another model (shape {list(tensor.shape)})")
+def whole_shape(parameter: Tensor) -> torch.Size:
+    """A parameter's shape, also where ZeRO-3 leaves an empty one in its place."""
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from components.policy.trainers.deepspeed import DeepSpeedParams
 
 WORKER = "components.policy.trainers.deepspeed.worker"
+LAUNCHER = (  # where mlflow is installed, DeepSpeed imports it, which takes seconds of every update
+    "import runpy, sys; sys.modules['mlflow'] = None; "
+    "runpy.run_module('deepspeed.launcher.launch', run_name='__main__', alter_sys=True)"
+)
 logger = logging.getLogger("trace")
 
 
@@ -77,7 +81,7 @@ def launch(module: str, folders: list[Path], processes: int, threads: int, log: 
         log: File for what they print.
     """
     world = base64.urlsafe_b64encode(json.dumps({"localhost": _devices(processes)}).encode()).decode()
-    command = [sys.executable, "-m", "deepspeed.launcher.launch", f"--world_info={world}"]
+    command = [sys.executable, "-c", LAUNCHER, f"--world_info={world}"]
     command += ["--master_addr=127.0.0.1", f"--master_port={_free_port()}", "--no_local_rank"]
     command += ["--module", module, *map(str, folders)]
     environment = os.environ | {

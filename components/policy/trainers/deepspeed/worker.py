@@ -35,7 +35,15 @@ from components.policy.trainers.base import Learner
 from components.policy.trainers.deepspeed import DeepSpeedParams
 from components.policy.trainers.loss import Stats, batch_loss
 from components.policy.trainers.steps import take_steps
-from components.policy.trainers.trainable import Moments, load_moments, load_trainable, save_moments, save_policy
+from components.policy.trainers.trainable import (
+    Moments,
+    load_moments,
+    load_trainable,
+    save_moments,
+    save_policy,
+    trained_of,
+    whole_shape,
+)
 from components.registry import load_plugins
 from components.storage import read_json, read_parquet, write_json
 from components.tree.advantages import terms_of
@@ -64,19 +72,19 @@ class Zero(Learner):
         model: What requires a gradient is trained.
         settings: Optimiser, and what ZeRO parts.
         temperature: See `batch_loss`.
-        moments: Adam's by parameter name; those that are missing start at zero.
+        policy: Checkpoint whose moments Adam goes on from; None: they start at zero.
     """
 
-    def __init__(self, model: Any, settings: DeepSpeedParams, temperature: float, moments: Moments) -> None:
+    def __init__(self, model: Any, settings: DeepSpeedParams, temperature: float, policy: Path | None) -> None:
         super().__init__(model)
         self.settings, self.temperature = settings, temperature
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.trained = trained_of(model)
         self.adam = torch.optim.Adam(self.trained.values(), lr=0.0)
         self.engine: Any = deepspeed.initialize(
             model=Within(model), optimizer=self.adam, config=engine_config(settings)
         )[0]
-        self._start_from(moments)
+        self._start_from({} if policy is None else load_moments(policy, self.trained))
 
     def within(self, function: Callable[[Any], T]) -> T:
         result: T = self.engine(function)
@@ -144,7 +152,7 @@ class Zero(Learner):
         self.step([no_terms()])
         for name, parameter in self.trained.items():
             for key in MOMENTS:
-                value = moments[name][key] if name in moments else torch.zeros(_shape(parameter))
+                value = moments[name][key] if name in moments else torch.zeros(whole_shape(parameter))
                 if self.settings.zero_stage == 0:
                     self.adam.state[parameter][key].copy_(value)
                 else:
@@ -185,7 +193,7 @@ def run(folder: Path) -> None:
     torch.set_num_threads(job["threads"])
     parted = HfDeepSpeedConfig(engine_config(settings)) if settings.zero_stage == 3 else None  # while it is loaded, too
     model = load_trainable(policy, settings, seed, fresh)
-    learner = Zero(model, settings, job["temperature"], {} if fresh else load_moments(policy))
+    learner = Zero(model, settings, job["temperature"], None if fresh else policy)
     del parted
     forest = Forest.from_table(read_parquet(folder / "forest.parquet", NODE_SCHEMA))
     terms, begin = terms_of(forest, settings.advantage), time.perf_counter()
@@ -236,12 +244,6 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
-
-
-def _shape(parameter: Tensor) -> torch.Size:
-    """The whole parameter's shape; ZeRO-3 leaves an empty one in its place."""
-    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
-    return shape
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from components.policy.packing.batches import Batch
 from components.policy.trainers.base import Learner, Trainer, Update, UpdateParams
 from components.policy.trainers.loss import Stats, batch_loss
 from components.policy.trainers.steps import take_steps
-from components.policy.trainers.trainable import check_shapes, load_moments, load_trainable, save_moments, save_policy
+from components.policy.trainers.trainable import load_moments, load_trainable, save_moments, save_policy, trained_of
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
 
@@ -31,11 +31,10 @@ class TorchTrainer(Trainer):
     def update(self, forest: Forest, policy: Path, target: Path, seed: int, fresh: bool = False) -> Update:
         settings = self.settings
         model = load_trainable(policy, settings, seed, fresh)
-        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        trained = trained_of(model)
         optimizer = torch.optim.Adam(trained.values(), lr=settings.learning_rate)
-        moments = {} if fresh else load_moments(policy)
-        check_shapes(moments, trained, policy)
-        optimizer.state.update({trained[name]: state for name, state in moments.items() if name in trained})
+        moments = {} if fresh else load_moments(policy, trained)
+        optimizer.state.update({trained[name]: state for name, state in moments.items()})
         terms = terms_of(forest, settings.advantage)
         learner = _Learner(model, optimizer, settings, self.temperature)
         metrics = take_steps(learner, forest, terms, settings, self.temperature, seed)

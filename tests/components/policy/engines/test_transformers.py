@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from components.errors import UserError
-from components.policy.checkpoint import load_model, shared_model
+from components.policy.checkpoint import load_model, save_model, shared_model
 from components.policy.engines.base import Completion, Request
 from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine, uniform
@@ -103,7 +103,7 @@ def test_new_weights_drop_the_cache(engine, random_policy, tmp_path):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    model.save_pretrained(other)
+    save_model(model, other)
     engine.load(other)
     request = Request(first.token_ids + turn.token_ids + [5, 90, 1, 4], 3, 6)
     assert_exact(other, [request], engine.generate([request]))
@@ -194,7 +194,7 @@ def test_readers_share_one_model_and_new_content_replaces_it(random_policy, tmp_
     assert not shared_model(folder).lm_head.weight.requires_grad
     with torch.no_grad():
         own.lm_head.weight.add_(1.0)
-    own.save_pretrained(folder)
+    save_model(own, folder)
     assert torch.equal(shared_model(folder).lm_head.weight, own.lm_head.weight)
 
 

@@ -6,27 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from components.policy.packing import tree_attention
 from components.policy.packing.rows import layout, split
 from components.policy.packing.tree_attention import block_mask, blocks
-from tests.components.policy.forests import (
-    FLAT,
-    SHAPES,
-    TREE,
-    VOCABULARY,
-    assert_same,
-    gradient,
-    grow,
-    near,
-    row_of,
-)
+from tests.components.policy.forests import FLAT, SHAPES, TREE, VOCABULARY, assert_same, gradient, grow, near, row_of
 
 
 @pytest.mark.parametrize("make", [

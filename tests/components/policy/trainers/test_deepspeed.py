@@ -24,7 +24,7 @@ from components.policy.packing.batches import micro_batches
 from components.policy.renderer import Renderer
 from components.policy.trainers.base import UpdateParams
 from components.policy.trainers.deepspeed import DeepSpeedParams
-from components.policy.trainers.deepspeed.trainer import WORKER, DeepSpeedTrainer, launch
+from components.policy.trainers.deepspeed.trainer import LAUNCHER, WORKER, DeepSpeedTrainer, launch
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.policy.trainers.trainable import load_moments
 from components.storage import content_hash, write_json, write_parquet
@@ -130,16 +130,12 @@ def two(tmp_path_factory, random_policy) -> Launch:
     made.add("capped", settings(2, 3, importance_cap=2.0, gradient_checkpointing=True), random_policy)
     made.add("offload", settings(2, 2, offload=True), random_policy)
     made.add("nothing", settings(2, 3), random_policy, forest([1.0, 1.0]))
-    made.add("not-finite", settings(2, 3), random_policy, infinite())
+    infinite = trees()
+    infinite.nodes[1].logprobs[0] = float("-inf")
+    made.add("not-finite", settings(2, 3), random_policy, infinite)
     with pytest.raises(FloatingPointError, match="not finite"):
         made.run()
     return made
-
-
-def infinite() -> Forest:
-    given = trees()
-    given.nodes[1].logprobs[0] = float("-inf")
-    return given
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -246,7 +242,7 @@ def workers(among: psutil.Process) -> list[psutil.Process]:
             command = process.cmdline()
         except psutil.Error:
             continue
-        if WORKER in command and "deepspeed.launcher.launch" not in command:
+        if WORKER in command and LAUNCHER not in command:
             found.append(process)
     return found
 

@@ -19,11 +19,12 @@ from components.policy.engines.transformers.engine import TransformersEngine
 from components.policy.packing.batches import build_rows, collate
 from components.policy.packing.rows import Row
 from components.policy.trainers.base import UpdateParams
-from components.policy.trainers.loss import batch_loss, clipped_loss, term_logprobs
+from components.policy.trainers.loss import clipped_loss, term_logprobs
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.storage import content_hash
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
+from tests.components.policy import forests
 from tests.components.policy.forests import forest, tree, with_policy_logprobs
 
 SETTINGS = UpdateParams(advantage="grpo", epochs=1, minibatches=1)
@@ -35,15 +36,11 @@ def path_of(token_ids: list[int], old_logprob: list[float]) -> Row:
     return Row(np.array(token_ids), old, np.ones(len(old)), (old != 0) / 2, np.arange(len(old)), 0)
 
 
-def gradient(policy: Path, trees: Forest, settings: UpdateParams = SETTINGS) -> torch.Tensor:
-    """Gradient of the loss on the whole forest, flattened."""
-    model = load_model(policy)
-    batch = collate(build_rows(trees, terms_of(trees, settings.advantage)))
-    batch_loss(model, batch, settings, temperature=1.0)[0].backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+def gradient(policy: Path, trees: Forest) -> torch.Tensor:
+    return forests.gradient(load_model(policy), trees, SETTINGS.model_copy(update={"packing": "flat"}), temperature=1.0)
 
 
-def flat_gradient(policy: Path, trees: Forest, settings: UpdateParams = SETTINGS) -> torch.Tensor:
+def flat_gradient(policy: Path, trees: Forest) -> torch.Tensor:
     """The same loss written out leaf by leaf, one plain forward pass each, over group-normalised advantages."""
     model = load_model(policy)
     loss, mixed = torch.zeros(()), []
@@ -59,7 +56,7 @@ def flat_gradient(policy: Path, trees: Forest, settings: UpdateParams = SETTINGS
         old = torch.tensor([x for n in nodes for x in n.logprobs])
         new = torch.log_softmax(model(ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])[:, 0]
         ratio = torch.exp(new[acted[1:]] - old[1:][acted[1:]])
-        clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+        clipped = ratio.clamp(1 - SETTINGS.clip_low, 1 + SETTINGS.clip_high)
         loss = loss - torch.minimum(ratio * advantage, clipped * advantage).mean() / len(mixed)
     loss.backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
