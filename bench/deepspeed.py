@@ -28,7 +28,7 @@ from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams
 from components.policy.tiny import build_model, build_tokenizer
 from components.policy.trainers.base import UpdateParams
-from components.policy.trainers.deepspeed import DeepSpeedParams
+from components.policy.trainers.deepspeed.params import DeepSpeedParams
 from components.policy.trainers.deepspeed.trainer import DeepSpeedTrainer
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.tree.forest import Forest

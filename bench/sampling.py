@@ -35,8 +35,8 @@ from bench.results import record
 from components.environments.multihop import MultiHop
 from components.policy.base import PolicyParams
 from components.policy.engines.base import Completion, Request
-from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
+from components.policy.engines.transformers.params import TransformersParams
 from components.policy.tiny import build_model, build_tokenizer
 
 SAMPLED = 32  # tokens of each continuation

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from components.policy.engines.vllm import VllmParams
+from components.policy.engines.vllm.params import VllmParams
 
 CORE = ("torch", "transformers", "prefect", "mlflow", "dvc", "pandas", "pyarrow")
 EXTRAS = {

@@ -48,7 +48,7 @@ class Layout:
             model_of(params.policy.path, params.policy),
             ENGINES[params.engine.name].layout(params.engine),
             TRAINERS[params.update.name].layout(params.update),
-            PREDICTORS[params.predictor.name].layout(params),
+            PREDICTORS[params.predictor.name].layout(params.predictor, params.policy),
         )
 
     @property

@@ -21,8 +21,8 @@ from components.tree.forest import Forest
 from components.tree.values import own_rollouts
 
 if TYPE_CHECKING:
-    from components.params import root
     from components.planning.models import Model
+    from components.policy.base import PolicyParams
     from components.policy.rollout import Sampler
 
 MakeSampler = Callable[[], "Sampler"]  # of the policy that samples in the iteration, for a predictor that samples
@@ -121,8 +121,8 @@ class Predictor(Plugin):
         return cls(params, policy)  # type: ignore[call-arg]
 
     @classmethod
-    def layout(cls, params: root.Params) -> PredictorLayout:
-        """What it computes with, from the parameters of the run."""
+    def layout(cls, params: Any, policy: PolicyParams) -> PredictorLayout:
+        """What it computes with, from its section of the parameters and the policy's."""
         return PredictorLayout()
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:

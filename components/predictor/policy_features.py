@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +27,10 @@ from components.allocation.anchors import Belief
 from components.policy.checkpoint import shared_model
 from components.policy.packing.rows import walk
 from components.policy.packing.tree_attention import blocks
-from components.predictor.base import Predictor, Prefix
+from components.predictor.base import FitParams, Predictor, Prefix
 from components.predictor.heads import BetaEnsemble, fit_beta_binomial, load_state, mixture_belief, save_state
 from components.predictor.shared import FORWARD_TOKENS
 from components.tree.trie import overlaps
-
-if TYPE_CHECKING:
-    from components.predictor.models.policy_features import PolicyFeaturesParams
 
 WORD_COLUMNS = 256
 CONFIDENCE_COLUMNS = 5
@@ -41,9 +38,9 @@ SHORT_PROMPT = 16
 
 
 class PolicyFeatures(Predictor):
-    """See the module's text; `policy` is the checkpoint whose hidden states are features."""
+    """See the module's text: `members` of the ensemble; the hidden states of the checkpoint `policy` are features."""
 
-    def __init__(self, params: PolicyFeaturesParams, policy: Path) -> None:
+    def __init__(self, params: FitParams, members: int, policy: Path) -> None:
         self.params = params
         self.model: Any = shared_model(policy)
         config = self.model.config
@@ -51,7 +48,7 @@ class PolicyFeatures(Predictor):
         with torch.random.fork_rng():  # the same first head for every run, and no one else's draws disturbed
             torch.manual_seed(0)
             width = self.width + CONFIDENCE_COLUMNS + WORD_COLUMNS
-            self.head = BetaEnsemble(width, params.hidden, params.members, hide=self.width)
+            self.head = BetaEnsemble(width, params.hidden, members, hide=self.width)
 
     def predict(self, prefixes: Sequence[Prefix]) -> Belief:
         with torch.inference_mode():

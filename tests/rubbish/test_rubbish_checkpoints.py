@@ -235,7 +235,7 @@ STATES = {  # instead of the tensors: nothing, bytes, or what becomes of them
 
 @pytest.mark.parametrize("kind", STATES)
 def test_bad_state_of_the_predictor_is_one_line(random_policy, tmp_path, kind):
-    predictor = PolicyFeatures(PolicyFeaturesParams(hidden=8), random_policy)
+    predictor = PolicyFeatures(PolicyFeaturesParams(hidden=8), 4, random_policy)
     predictor.save(tmp_path)
     file, content = tmp_path / "head.safetensors", STATES[kind]
     if callable(content):

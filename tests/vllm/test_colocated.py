@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from components.policy.engines.vllm import VllmParams
 from components.policy.engines.vllm.colocated import ColocatedVllmEngine
+from components.policy.engines.vllm.params import VllmParams
 from tests.vllm.conftest import histories, mismatch
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM in this environment: make test-vllm")

@@ -17,8 +17,8 @@ from components.environments.multihop import MultiHop, make_prompt
 from components.errors import UserError
 from components.params.root import Params
 from components.policy.engines.base import Request
-from components.policy.engines.vllm import VllmParams
 from components.policy.engines.vllm.engine import VllmEngine
+from components.policy.engines.vllm.params import VllmParams
 from components.policy.renderer import Renderer
 from components.policy.rollout import Sampler, Start
 from components.tree.schema import Status

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,12 +14,7 @@ from components.params.base import Float, Fraction, Positive, PositiveInt, Secti
 from components.registry import Plugin, can_import
 
 if TYPE_CHECKING:
-    from components.params import root
-    from components.policy.packing.batches import Batch
-    from components.policy.trainers.loss import Stats
     from components.tree.forest import Forest
-
-T = TypeVar("T")
 
 
 class LoraParams(Section):
@@ -118,7 +113,7 @@ class Trainer(Plugin):
         return TrainerLayout()
 
     @classmethod
-    def check(cls, params: root.Params) -> None:
+    def check(cls, params: Any) -> None:
         super().check(params)
         if params.update.lora is not None and not can_import("peft"):
             raise MissingExtraError("update.lora", "lora")
@@ -131,31 +126,4 @@ class Trainer(Plugin):
         Raises:
             FloatingPointError: if a loss, a gradient or a weight is not finite; nothing is written then.
         """
-        raise NotImplementedError
-
-
-class Learner:
-    """How a trainer computes with a model, in one process or in several that take the same steps together.
-
-    Attributes:
-        model: What requires a gradient is trained.
-        rank, ranks: This process among how many.
-    """
-
-    rank = 0
-    ranks = 1
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def within(self, function: Callable[[Any], T]) -> T:
-        """Calls a function of the model as a forward pass."""
-        return function(self.model)
-
-    def of_first(self, value: T) -> T:
-        """The first process's value of what each has computed."""
-        return value
-
-    def step(self, batches: list[Batch]) -> tuple[Stats, float]:
-        """One optimiser step on this process's batches: the counts of all processes, and the gradient's norm."""
         raise NotImplementedError

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from components.policy.packing.batches import build_rows, collate, pack
 from components.policy.packing.rows import Row, split
-from components.policy.trainers.base import Learner, UpdateParams
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.learner import Learner
 from components.policy.trainers.loss import term_logprobs
 from components.tree.forest import Forest
 from components.tree.terms import Terms

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from components.policy.packing.batches import Batch, Proximal, micro_batches, minibatches, no_terms
-from components.policy.trainers.base import Learner, UpdateParams
+from components.policy.trainers.base import UpdateParams
+from components.policy.trainers.learner import Learner
 from components.policy.trainers.loss import Stats
 from components.policy.trainers.mismatch import measure_mismatch
 from components.policy.trainers.self_check import choose_packing

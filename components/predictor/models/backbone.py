@@ -11,7 +11,7 @@ from components.policy.base import check_checkpoint
 from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorLayout, PredictorParams
 
 if TYPE_CHECKING:
-    from components.params import root
+    from components.policy.base import PolicyParams
 
 
 class BackboneParams(FitParams):
@@ -33,13 +33,11 @@ class BackbonePredictor(Predictor):
         return Backbone(params, policy)
 
     @classmethod
-    def layout(cls, params: root.Params) -> PredictorLayout:
+    def layout(cls, params: BackboneParams, policy: PolicyParams) -> PredictorLayout:
         from components.planning.models import model_of
 
-        settings = params.predictor
-        assert isinstance(settings, BackboneParams)
-        key, path = ("predictor.path", settings.path) if settings.path else ("policy.path", params.policy.path)
-        return PredictorLayout(own=model_of(path, params.policy, key), steps=settings.steps, batch=settings.batch_size)
+        key, path = ("predictor.path", params.path) if params.path else ("policy.path", policy.path)
+        return PredictorLayout(own=model_of(path, policy, key), steps=params.steps, batch=params.batch_size)
 
     @classmethod
     def check(cls, params: Any) -> None:

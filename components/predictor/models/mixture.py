@@ -14,7 +14,7 @@ from components.predictor.models.beta import BetaParams, BetaPosterior
 from components.predictor.models.policy_features import PolicyFeaturesParams, PolicyFeaturesPredictor
 
 if TYPE_CHECKING:
-    from components.params import root
+    from components.policy.base import PolicyParams
 
 
 class MixtureParams(PolicyFeaturesParams, BetaParams):
@@ -31,11 +31,11 @@ class Mixture(Predictor):
     def make(cls, params: MixtureParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
-        return cls(PolicyFeatures(params, policy), BetaPosterior(params, policy))
+        return cls(PolicyFeatures(params, params.members, policy), BetaPosterior(params, policy))
 
     @classmethod
-    def layout(cls, params: root.Params) -> PredictorLayout:
-        return PolicyFeaturesPredictor.layout(params)
+    def layout(cls, params: MixtureParams, policy: PolicyParams) -> PredictorLayout:
+        return PolicyFeaturesPredictor.layout(params, policy)
 
     def __init__(self, model: Predictor, posterior: BetaPosterior) -> None:
         self.model, self.posterior = model, posterior

@@ -11,7 +11,7 @@ from components.params.base import Width
 from components.predictor.base import FitParams, MakeSampler, Predictor, PredictorLayout, PredictorParams
 
 if TYPE_CHECKING:
-    from components.params import root
+    from components.policy.base import PolicyParams
 
 
 class PolicyFeaturesParams(FitParams):
@@ -30,9 +30,8 @@ class PolicyFeaturesPredictor(Predictor):
     def make(cls, params: PolicyFeaturesParams, policy: Path, sampler: MakeSampler, seed: int) -> Predictor:
         from components.predictor.policy_features import PolicyFeatures
 
-        return PolicyFeatures(params, policy)
+        return PolicyFeatures(params, params.members, policy)
 
     @classmethod
-    def layout(cls, params: root.Params) -> PredictorLayout:
-        assert isinstance(params.predictor, PolicyFeaturesParams)
-        return PredictorLayout(units_on_policy=params.predictor.members * params.predictor.hidden)
+    def layout(cls, params: PolicyFeaturesParams, policy: PolicyParams) -> PredictorLayout:
+        return PredictorLayout(units_on_policy=params.members * params.hidden)

@@ -12,8 +12,8 @@ from components.environments.search.retrieval import Bm25, Passage
 from components.errors import UserError
 from components.params.load import load_params
 from components.policy.engines.base import Request
-from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
+from components.policy.engines.transformers.params import TransformersParams
 from components.policy.from_gguf import from_gguf
 from components.policy.renderer import Renderer
 

@@ -22,7 +22,7 @@ PARAMS = PolicyFeaturesParams(steps=150)
 
 @pytest.fixture
 def predictor(random_policy: Path) -> PolicyFeatures:
-    return PolicyFeatures(PARAMS, random_policy)
+    return PolicyFeatures(PARAMS, PARAMS.members, random_policy)
 
 
 def test_unfitted_predictor_knows_nothing_and_says_so(predictor, histories):
@@ -119,7 +119,7 @@ def test_state_survives_a_checkpoint(predictor, random_policy, tmp_path, histori
     prefixes, rate = histories(50)
     predictor.fit(prefixes, rate, np.ones(50), new=50, seed=0)
     predictor.save(tmp_path)
-    again = PolicyFeatures(PARAMS, random_policy)
+    again = PolicyFeatures(PARAMS, PARAMS.members, random_policy)
     again.load(tmp_path)
     np.testing.assert_array_equal(again.predict(prefixes).mean_A, predictor.predict(prefixes).mean_A)
 
@@ -134,7 +134,7 @@ def test_missing_or_damaged_state_is_an_error_never_a_fresh_predictor(predictor,
         state.write_bytes(state.read_bytes()[:100])
     other = PolicyFeaturesParams(hidden=16) if damage == "other size" else PARAMS
     with pytest.raises(UserError, match="missing or damaged"):
-        PolicyFeatures(other, random_policy).load(tmp_path)
+        PolicyFeatures(other, other.members, random_policy).load(tmp_path)
 
 
 def test_nothing_to_fit_is_no_crash(predictor):
@@ -144,7 +144,7 @@ def test_nothing_to_fit_is_no_crash(predictor):
 
 def test_diverging_fit_is_undone_with_a_warning(random_policy, histories, caplog):
     prefixes, rate = histories(50)
-    predictor = PolicyFeatures(PolicyFeaturesParams(learning_rate=1e30), random_policy)
+    predictor = PolicyFeatures(PolicyFeaturesParams(learning_rate=1e30), 4, random_policy)
     before = predictor.predict(prefixes).mean_A
     assert np.isnan(predictor.fit(prefixes, rate, np.ones(50), new=50, seed=0)["fit_loss"])
     assert "predictor.learning_rate" in caplog.text

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,12 +31,10 @@ import torch
 from components.policy.checkpoint import ids_of, shared_model
 from components.policy.engines.base import Completion, Engine, Request
 from components.policy.engines.transformers.attention import BranchCache, RowCache, save
+from components.policy.engines.transformers.params import TransformersParams
 from components.policy.engines.transformers.prefix_cache import PrefixCache
 from components.policy.packing.padded import groups
 from components.storage import content_hash
-
-if TYPE_CHECKING:
-    from components.policy.engines.transformers import TransformersParams
 
 FORWARD_TOKENS = 4096  # rows by tokens in one forward pass over histories
 MASK_ENTRIES = 2**24  # rows by tokens by visible positions

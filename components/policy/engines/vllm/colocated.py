@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from components.policy.engines.base import Completion, Engine, Request
 from components.policy.engines.vllm import server as vllm_server
 from components.policy.engines.vllm.engine import Weights, completion, sampling
 from components.policy.engines.vllm.launch import options
-
-if TYPE_CHECKING:
-    from components.policy.engines.vllm import VllmParams
+from components.policy.engines.vllm.params import VllmParams
 
 
 class ColocatedVllmEngine(Engine):

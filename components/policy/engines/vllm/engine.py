@@ -24,9 +24,9 @@ from components.errors import UserError
 from components.policy import loop
 from components.policy.checkpoint import ids_of
 from components.policy.engines.base import AsyncEngine, Completion, Request
+from components.policy.engines.vllm.params import VllmParams
 
 if TYPE_CHECKING:
-    from components.policy.engines.vllm import VllmParams
     from components.policy.engines.vllm.client import Pool
 
 logger = logging.getLogger("trace")

@@ -14,14 +14,11 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from components.errors import UserError
 from components.policy.engines.vllm import server as vllm_server
+from components.policy.engines.vllm.params import VllmParams
 from components.policy.faults import first_error
-
-if TYPE_CHECKING:
-    from components.policy.engines.vllm import VllmParams
 
 ROOT = Path(__file__).resolve().parents[4]  # where `components` is imported from
 START_SECONDS = 1800.0  # a large model is read from disk first

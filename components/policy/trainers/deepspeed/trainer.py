@@ -18,20 +18,17 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from components.errors import UserError
 from components.policy.faults import first_error
 from components.policy.trainers.base import Trainer, Update
+from components.policy.trainers.deepspeed.params import DeepSpeedParams
 from components.registry import loaded_plugins
 from components.storage import read_json, write_json, write_parquet
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest
-
-if TYPE_CHECKING:
-    from components.policy.trainers.deepspeed import DeepSpeedParams
 
 WORKER = "components.policy.trainers.deepspeed.worker"
 LAUNCHER = (  # where mlflow is installed, DeepSpeed imports it, which takes seconds of every update

@@ -31,8 +31,8 @@ from transformers.integrations import HfDeepSpeedConfig
 
 from components.errors import UserError
 from components.policy.packing.batches import Batch, no_terms
-from components.policy.trainers.base import Learner
-from components.policy.trainers.deepspeed import DeepSpeedParams
+from components.policy.trainers.deepspeed.params import DeepSpeedParams
+from components.policy.trainers.learner import Learner
 from components.policy.trainers.loss import Stats, batch_loss
 from components.policy.trainers.steps import take_steps
 from components.policy.trainers.trainable import (

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 
 from components.policy.packing.batches import Batch
-from components.policy.trainers.base import Learner, Trainer, Update, UpdateParams
+from components.policy.trainers.base import Trainer, Update, UpdateParams
+from components.policy.trainers.learner import Learner
 from components.policy.trainers.loss import Stats, batch_loss
 from components.policy.trainers.steps import take_steps
 from components.policy.trainers.trainable import load_moments, load_trainable, save_moments, save_policy, trained_of

@@ -13,8 +13,8 @@ import torch
 from components.errors import UserError
 from components.policy.checkpoint import load_model, save_model, shared_model
 from components.policy.engines.base import Completion, Request
-from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine, uniform
+from components.policy.engines.transformers.params import TransformersParams
 from tests.components.policy.forests import plain_logprobs
 
 PROMPTS = [[3, 8, 20, 9, 60, 4], [3, 8, 21, 9, 8, 22, 9, 61, 4]]

@@ -21,11 +21,12 @@ import pytest
 from components.errors import UserError
 from components.params.root import compose
 from components.policy.engines.base import Request
-from components.policy.engines.vllm import Vllm, VllmParams, server
+from components.policy.engines.vllm import Vllm, server
 from components.policy.engines.vllm import client as vllm_client
 from components.policy.engines.vllm.colocated import ColocatedVllmEngine
 from components.policy.engines.vllm.engine import VllmEngine
 from components.policy.engines.vllm.launch import ROOT, launch
+from components.policy.engines.vllm.params import VllmParams
 from components.policy.faults import first_error
 from tests.components.policy.engines.fake_vllm import FakeVllm
 

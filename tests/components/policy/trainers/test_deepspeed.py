@@ -23,7 +23,7 @@ from components.policy.checkpoint import load_model
 from components.policy.packing.batches import micro_batches
 from components.policy.renderer import Renderer
 from components.policy.trainers.base import UpdateParams
-from components.policy.trainers.deepspeed import DeepSpeedParams
+from components.policy.trainers.deepspeed.params import DeepSpeedParams
 from components.policy.trainers.deepspeed.trainer import LAUNCHER, WORKER, DeepSpeedTrainer, launch
 from components.policy.trainers.torch.trainer import TorchTrainer
 from components.policy.trainers.trainable import load_moments

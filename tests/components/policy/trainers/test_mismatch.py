@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from components.policy.engines.base import Request
-from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
+from components.policy.engines.transformers.params import TransformersParams
 from components.policy.packing.batches import collate, micro_batches
 from components.policy.trainers.loss import Stats, ratio_stats, term_logprobs
 from components.policy.trainers.mismatch import measure_mismatch

@@ -12,7 +12,7 @@ from transformers import BloomConfig, BloomForCausalLM
 from components.policy.packing import tree_attention
 from components.policy.packing.batches import build_rows
 from components.policy.trainers import self_check
-from components.policy.trainers.base import Learner
+from components.policy.trainers.learner import Learner
 from components.policy.trainers.self_check import choose_packing, parts_to_look_at
 from components.tree.advantages import terms_of
 from components.tree.forest import Forest

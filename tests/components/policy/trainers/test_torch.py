@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from components.policy.checkpoint import load_model
 from components.policy.engines.base import Request
-from components.policy.engines.transformers import TransformersParams
 from components.policy.engines.transformers.engine import TransformersEngine
+from components.policy.engines.transformers.params import TransformersParams
 from components.policy.packing.batches import build_rows, collate
 from components.policy.packing.rows import Row
 from components.policy.trainers.base import UpdateParams
