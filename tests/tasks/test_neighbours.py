@@ -66,20 +66,16 @@ def test_verifier_that_hangs_leaks_or_crashes_gives_statuses_and_never_a_0(
     monkeypatch.setitem(ENVIRONMENTS._found, "multihop", Bad)
     with Workers("tests.tasks.bad_graders:grade", count=2, timeout=1.5, memory=1 << 28) as workers:
         train(run)
-    found, statuses = Counter(), Counter()
+    found = Counter()
     for leaf in (n for n in forests(run)[0].nodes if n.is_terminal):
         answer = leaf.answer or ""
         fault = sum(answer.encode()) % 5
         found[fault] += 1
-        statuses[leaf.status] += 1
-        # On a busy machine any of them may be late, and a late one is a status as well.
-        assert leaf.status in ({0: Status.TIMEOUT, 4: Status.OK}.get(fault, Status.ERROR), Status.TIMEOUT)
-        assert (leaf.reward is None) == (leaf.status != Status.OK)
+        assert leaf.status == {0: Status.TIMEOUT, 4: Status.OK}.get(fault, Status.ERROR)
+        assert (leaf.reward is None) == (fault != 4)
     assert set(found) == {0, 1, 2, 3, 4}, found
-    assert statuses[Status.OK]
-    assert statuses[Status.ERROR]
     line = run.metrics()[0]
-    assert line["rollouts/unscored"] == sum(statuses.values()) - statuses[Status.OK]
+    assert line["rollouts/unscored"] == sum(found.values()) - found[4]
     assert "could not be verified" in caplog.text
 
 
@@ -87,7 +83,7 @@ def test_slow_disk_makes_a_run_slower_and_nothing_else(params, data_dir, finishe
     synchronise, waited = os.fsync, []
 
     def slow(descriptor: int) -> None:
-        time.sleep(0.002)
+        time.sleep(0.02)
         waited.append(descriptor)
         synchronise(descriptor)
 

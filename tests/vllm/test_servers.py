@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +149,8 @@ def test_y_rollouts_finish_on_the_other_server_when_one_is_killed(started, polic
 def test_z_when_the_last_server_is_killed_the_error_names_them(started, policies):
     last = started.close.peek()[2][0][1]
     os.killpg(last.process.pid, signal.SIGKILL)
+    begin = time.monotonic()
     with pytest.raises(UserError, match="no vLLM server") as caught:
         rollouts(started, policies["a"], MultiHop(), 4)
     assert all(url in str(caught.value) for url in servers(started))
+    assert time.monotonic() - begin < 60

@@ -47,13 +47,19 @@ def test_an_exception_is_an_error_with_its_text():
 
 def test_eight_tasks_that_never_end_take_their_time_limit_and_no_more():
     with Workers("time:sleep", count=4, timeout=0.5) as workers:
+        workers.map([0] * 4)
+        start = time.perf_counter()
         assert [reply.status for reply in workers.map([60] * 8)] == [Status.TIMEOUT] * 8
+        assert time.perf_counter() - start < 3.0
 
 
 def test_a_task_that_holds_the_interpreter_is_killed():
     with Workers("math:factorial", timeout=0.5) as workers:
+        workers.run(3)
+        start = time.perf_counter()
         assert workers.run(10**8).status == Status.TIMEOUT
         assert workers.run(4).value == 24
+        assert time.perf_counter() - start < 1.5
 
 
 def test_cpu_time_is_bounded_apart_from_the_clock():
@@ -122,7 +128,9 @@ def test_a_helper_that_stands_still_is_an_error_and_is_replaced():
         stopped = family(workers)
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
+        start = time.perf_counter()
         assert workers.run(2).status == Status.ERROR
+        assert time.perf_counter() - start < 4.0
         assert workers.run(3).value == "3"
     assert gone(stopped)
 
