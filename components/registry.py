@@ -23,7 +23,7 @@ from components.errors import MissingExtraError, UserError
 from components.params.base import Section
 
 _REGISTRIES: list[Registry[Any]] = []
-_LOADED: list[str] = []
+_PLUGINS: dict[str, ModuleType] = {}
 
 
 class Plugin:
@@ -71,6 +71,8 @@ class Registry(Mapping[str, type[T]]):
         self._found: dict[str, type[T]] = {}
         self._modules: dict[str, str] | None = None
         _REGISTRIES.append(self)
+        for module in _PLUGINS.values():  # loaded before this registry was imported
+            self.take(module)
 
     def __getitem__(self, name: str) -> type[T]:
         if name not in self._found:
@@ -98,18 +100,19 @@ class Registry(Mapping[str, type[T]]):
         meant = f"did you mean {near[0]}? " if near else ""
         raise UserError(f"{self.key}={name!r:.200} is not known; {meant}choose one of {', '.join(self)}")
 
-    def add(self, kind: type[T]) -> None:
-        """Adds a class of a plug-in.
+    def take(self, module: ModuleType) -> None:
+        """Adds the classes of a plug-in that belong here.
 
         Raises:
-            UserError: if it has no name, or another class has it.
+            UserError: if one has the name of another.
         """
-        if not kind.name:
-            raise UserError(f"{kind.__module__}.{kind.__qualname__} has no `name`")
-        known = self.get(kind.name)
-        if known not in (None, kind) and (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
-            raise UserError(f"{self.key}: {kind.__module__} and {known.__module__} both have the name {kind.name!r}")
-        self._found[kind.name] = kind
+        for kind in _defined_in(module, self.base):
+            known = self.get(kind.name)
+            if known is not None and (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+                raise UserError(
+                    f"{self.key}: {kind.__module__} and {known.__module__} both have the name {kind.name!r}"
+                )
+            self._found[kind.name] = kind
 
     def _built_in(self) -> dict[str, str]:
         """Names of the modules of the package; none is imported."""
@@ -127,7 +130,7 @@ class Registry(Mapping[str, type[T]]):
 
     def _import(self, name: str) -> type[T]:
         if name in self._built_in():
-            return next(iter(self.defined_in(importlib.import_module(self._built_in()[name]))))
+            return next(iter(_defined_in(importlib.import_module(self._built_in()[name]), self.base)))
         if name in self._installed():
             point = self._installed()[name]
             try:
@@ -138,17 +141,6 @@ class Registry(Mapping[str, type[T]]):
                 raise UserError(f"{self.key}={name}: {point.value} is no {self.base.__name__}")
             return kind
         raise KeyError(name)
-
-    def defined_in(self, module: ModuleType) -> list[type[T]]:
-        """The classes with a name that a module defines."""
-        return [
-            value
-            for value in vars(module).values()
-            if inspect.isclass(value)
-            and issubclass(value, self.base)
-            and value.__module__ == module.__name__
-            and value.name
-        ]
 
 
 def load_plugins(names: Iterable[str]) -> None:
@@ -165,18 +157,25 @@ def load_plugins(names: Iterable[str]) -> None:
         except Exception as error:  # whatever the user's module raises
             where = "" if can_import(name) else f": no such module in {here}, nor installed"
             raise UserError(f"plugins: {name} cannot be imported ({_reason(error)}){where}") from error
-        found = [(registry, kind) for registry in _REGISTRIES for kind in registry.defined_in(module)]
-        if not found:
+        if not _defined_in(module, Plugin):
             raise UserError(f"plugins: {name} defines no class with a `name` (an Environment, an Arm, a Predictor ...)")
-        for registry, kind in found:
-            registry.add(kind)
-        if name not in _LOADED:
-            _LOADED.append(name)
+        for registry in _REGISTRIES:
+            registry.take(module)
+        _PLUGINS[name] = module
 
 
 def loaded_plugins() -> list[str]:
     """The plug-ins of this process, for processes that it starts."""
-    return list(_LOADED)
+    return list(_PLUGINS)
+
+
+def _defined_in(module: ModuleType, base: type[T]) -> list[type[T]]:
+    """The classes with a name that a module defines."""
+    return [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, base) and value.__module__ == module.__name__ and value.name
+    ]
 
 
 def can_import(name: str) -> bool:

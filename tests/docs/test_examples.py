@@ -51,7 +51,7 @@ def _forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     """What an example registers and imports is gone after it."""
     for each in registry._REGISTRIES:
         monkeypatch.setattr(each, "_found", dict(each._found))
-    monkeypatch.setattr(registry, "_LOADED", list(registry._LOADED))
+    monkeypatch.setattr(registry, "_PLUGINS", dict(registry._PLUGINS))
     yield
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):

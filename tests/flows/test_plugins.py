@@ -175,3 +175,19 @@ print(type(environment).__name__, environment.score(prompt, prompt.answer))
     assert done.stdout.split() == ["Example", "1.0"], done.stderr
     assert environment_from(recipe).name == "wander"
     load_plugins(["wander"])  # again is no fault
+
+
+def test_a_registry_that_is_imported_after_a_plugin_has_what_it_brings(tmp_path):
+    """As in a process of DeepSpeed or Dask, which needs no arms where the run's plug-in is one."""
+    (tmp_path / "thrice.py").write_text((TEMPLATES / "arm.py").read_text().replace('"example"', '"thrice"'))
+    code = """
+import sys
+from components.registry import load_plugins
+load_plugins(["thrice"])
+assert "components.allocation.arms" not in sys.modules
+from components.allocation.arms import ARMS
+print(ARMS["thrice"].__module__, "thrice" in list(ARMS))
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["thrice", "True"], done.stderr
